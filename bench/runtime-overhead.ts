@@ -5,7 +5,7 @@
 import { systemClock } from '../dist/clock.js';
 import { resolveSettings } from '../dist/cli/settings.js';
 import { loadModel } from '../dist/runtime/run/models.js';
-import { runSession } from '../dist/runtime/run/session.js';
+import { runSession } from '../dist/runtime/host/session-here.js';
 import { loadDataset } from '../dist/storage/datasets.js';
 
 const isJson = process.argv.includes('--json');

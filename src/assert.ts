@@ -1,11 +1,11 @@
-// Checks of our own invariants. A failure is a bug in Asteroid, never the user's mistake (see errors.ts for those).
+// Checks of our own invariants. A failure is a bug in Asteroid, never a user error (those are in errors.ts).
 
 /** Throws when `condition` is false. */
 export function assert(condition: unknown, message: string): asserts condition {
   if (!condition) throw new Error(`Asteroid made a mistake: ${message}. Please report this.`);
 }
 
-/** Returns `value` unless it is undefined or null, which throws: for indexes and look-ups known to succeed. */
+/** Returns `value`; throws if it is undefined or null. For indices and look-ups known to succeed. */
 export function defined<T>(value: T | undefined | null, what: string): T {
   assert(value !== undefined && value !== null, `${what} is missing`);
   return value;

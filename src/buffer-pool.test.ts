@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import { BufferPool } from './buffer-pool.ts';
 import { createRandom } from './random.ts';
 
-test('a buffer that was given back comes again for its size, and for no other', () => {
+test('a returned buffer is reused for its size, and for no other', () => {
   const pool = new BufferPool();
   const [four, eight] = [pool.take(4), pool.take(8)];
   assert.deepEqual([four.byteLength, eight.byteLength], [4, 8]);
@@ -14,13 +14,13 @@ test('a buffer that was given back comes again for its size, and for no other', 
   assert.notEqual(pool.take(8), eight);
 });
 
-test('free buffers and those that are out take no more than the most that were out at once; the longest unused go', () => {
+test('free and used buffers never exceed the peak of used ones; the longest unused are dropped', () => {
   const discarded: number[] = [];
   const pool = new BufferPool(({ byteLength }) => discarded.push(byteLength));
   const first = [pool.take(3), pool.take(5)];
   for (const buffer of first) pool.give(buffer);
   assert.equal(pool.freeBytes, 8);
-  // 6 are out: of the 8 that are free, 2 may stay
+  // 6 are in use: of the 8 free ones, 2 may stay
   const six = pool.take(6);
   assert.deepEqual(discarded, [3, 5]);
   pool.adopt(1);
@@ -30,7 +30,7 @@ test('free buffers and those that are out take no more than the most that were o
   assert.equal(pool.take(6), six);
 });
 
-test('trim lets go of all that is free, and begins the peak anew', () => {
+test('trim drops all free buffers, and resets the peak', () => {
   const discarded: number[] = [];
   const pool = new BufferPool(({ byteLength }) => discarded.push(byteLength));
   const [four, eight] = [pool.take(4), pool.take(8)];
@@ -43,7 +43,7 @@ test('trim lets go of all that is free, and begins the peak anew', () => {
   assert.equal(pool.freeBytes, 4);
 });
 
-test('what is given back twice, or was never out, is a mistake', () => {
+test('returning a buffer twice, or one that was never taken, is an error', () => {
   const pool = new BufferPool();
   const buffer = pool.take(4);
   pool.take(4);
@@ -52,7 +52,7 @@ test('what is given back twice, or was never out, is a mistake', () => {
   assert.throws(() => pool.give(new ArrayBuffer(5)), /5 bytes leave of 4/);
 });
 
-test('in any order of calls nobody gets a buffer that another has, and the bound holds', () => {
+test('in any order of calls no buffer has two owners, and the bound holds', () => {
   for (let seed = 0; seed < 50; seed++) {
     const random = createRandom(seed);
     const pool = new BufferPool();

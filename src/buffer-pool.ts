@@ -1,17 +1,17 @@
-// Buffers that are written again instead of allocated anew: fresh ones cost their zeroes, page faults and searches for
-// garbage, since V8 counts them against its heap. Whoever takes a buffer owns it until it gives it back, and gives it
-// back once, when nothing reads or writes it any more: its bytes change afterwards.
+// Pools of reusable buffers: fresh ones cost zeroing, page faults and garbage collections, since V8 counts them against
+// its heap. A caller owns a buffer from `take` until `give`, and must give it back exactly once, when nothing reads or
+// writes it any more: its bytes change afterwards.
 
 import { assert } from './assert.ts';
 
-/** Buffers that nobody uses, by size and by how long they have been here. */
+/** Free buffers, by size and by how long they have been unused. */
 export class FreeBuffers {
   readonly #bySize = new Map<number, ArrayBuffer[]>();
   /** The longest unused first. */
   readonly #order = new Set<ArrayBuffer>();
   #bytes = 0;
 
-  /** Of all of them. */
+  /** Bytes of all buffers together. */
   get bytes(): number {
     return this.#bytes;
   }
@@ -20,7 +20,7 @@ export class FreeBuffers {
     return this.#order.has(buffer);
   }
 
-  /** The buffer of exactly so many bytes that came last; undefined where there is none. It is not here any more. */
+  /** Removes and returns the most recently added buffer of exactly this size; undefined if there is none. */
   take(byteLength: number): ArrayBuffer | undefined {
     const buffer = this.#bySize.get(byteLength)?.pop();
     if (buffer === undefined) return undefined;
@@ -29,7 +29,7 @@ export class FreeBuffers {
     return buffer;
   }
 
-  /** A buffer that is not here comes. */
+  /** Adds a buffer; it must not be present. */
   give(buffer: ArrayBuffer): void {
     const sameSize = this.#bySize.get(buffer.byteLength) ?? [];
     this.#bySize.set(buffer.byteLength, sameSize);
@@ -38,7 +38,7 @@ export class FreeBuffers {
     this.#bytes += buffer.byteLength;
   }
 
-  /** Lets the longest unused go until no more than so many bytes are left; `discard` is called with each. */
+  /** Removes the longest unused buffers until at most `mostBytes` are left; calls `discard` with each. */
   shrink(mostBytes: number, discard: (buffer: ArrayBuffer) => void = () => {}): void {
     for (const buffer of this.#order) {
       if (this.#bytes <= mostBytes) return;
@@ -58,8 +58,8 @@ export class FreeBuffers {
 }
 
 /**
- * Free buffers by size. Free ones and those that are out never take more together than those that were out at once at
- * the peak since `trim`: what does not fit goes, the longest unused first.
+ * Free buffers by size. Free and used buffers together never exceed the peak of used ones since `trim`: the longest
+ * unused ones beyond that are dropped.
  */
 export class BufferPool {
   readonly #free = new FreeBuffers();
@@ -67,7 +67,7 @@ export class BufferPool {
   #outBytes = 0;
   #peakBytes = 0;
 
-  /** `discard`: frees a buffer's memory at once. Default: it is left to the garbage collector. */
+  /** `discard` frees a buffer's memory at once. Default: it is left to the garbage collector. */
   constructor(discard: (buffer: ArrayBuffer) => void = () => {}) {
     this.#discard = discard;
   }
@@ -77,21 +77,21 @@ export class BufferPool {
     return this.#free.bytes;
   }
 
-  /** A buffer of exactly so many bytes, which hold anything. */
+  /** A buffer of exactly this size with arbitrary contents. */
   take(byteLength: number): ArrayBuffer {
     const found = this.#free.take(byteLength);
     this.adopt(byteLength);
     return found ?? new ArrayBuffer(byteLength);
   }
 
-  /** A buffer that was made elsewhere is out, and will be given back or leave. */
+  /** Counts a buffer that was allocated elsewhere as used; the caller must call `give` or `leave` for it. */
   adopt(byteLength: number): void {
     this.#outBytes += byteLength;
     this.#peakBytes = Math.max(this.#peakBytes, this.#outBytes);
     this.#makeRoom();
   }
 
-  /** A buffer that was out is gone for good. */
+  /** Counts a used buffer as gone; it will not be given back. */
   leave(byteLength: number): void {
     assert(byteLength <= this.#outBytes, `${byteLength} bytes leave of ${this.#outBytes}`);
     this.#outBytes -= byteLength;
@@ -106,7 +106,7 @@ export class BufferPool {
     this.#makeRoom();
   }
 
-  /** Lets go of all free buffers, and begins the peak anew; unless they take fewer than `leastBytes`. */
+  /** Drops all free buffers and resets the peak, unless the free ones take fewer than `leastBytes`. */
   trim(leastBytes = 0): void {
     if (this.#free.bytes < leastBytes) return;
     this.#peakBytes = this.#outBytes;

@@ -1,6 +1,6 @@
-// Time as a parameter. Only monotonic time is ever used for decisions; wall time appears in file names and logs alone.
+// Time as a parameter. Decisions use only monotonic time; wall-clock time appears only in file names and logs.
 
-/** A monotonic clock and its timers. The real one is in `node.ts`; tests pass a virtual one. */
+/** A monotonic clock and its timers. `systemClock` is the real one; tests pass a virtual one. */
 export interface Clock {
   /** Monotonic milliseconds from an arbitrary origin, with a fraction. */
   now(): number;

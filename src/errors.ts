@@ -1,5 +1,5 @@
-// The errors a caller can act on. Every message is one sentence: what is wrong, where, and the fix.
-// Mistakes of our own are not here: they are `assert` (assert.ts).
+// Errors that a caller can act on. Every message is one sentence: what is wrong, where, and the fix. Internal errors
+// are `assert` failures (assert.ts).
 
 /** The user's input is wrong: a file, a flag, a model, a shape. The CLI exits with 2 and prints only the message. */
 export class InputError extends Error {
@@ -13,10 +13,10 @@ export class RunError extends Error {
   override readonly name = 'RunError';
 }
 
-/** A peer sent something that the protocol does not allow. It costs that peer its connection, never the process. */
+/** A peer violated the protocol. Its connection is closed; the process continues. */
 export class ProtocolError extends Error {
   override readonly name = 'ProtocolError';
-  /** Who sent it, where that is not the one whose link is at hand. */
+  /** The sender, if it is not the peer of the link at hand. */
   readonly peer: string | undefined;
 
   constructor(message: string, { peer }: { readonly peer?: string } = {}) {

@@ -1,5 +1,5 @@
-// asteroid-edge: the library. Everything here is pure: models as data, differentiation, planning, simulation. What
-// touches this machine is in `asteroid-edge/node`.
+// asteroid-edge: the library. Everything here is pure: models as data, differentiation, planning, simulation. Code that
+// accesses this machine is in `asteroid-edge/node`.
 
 export {
   type DifferentiateOptions,
@@ -53,4 +53,5 @@ export { checkProgram } from './schedule/check.ts';
 export { program } from './schedule/generate.ts';
 export type { DeviceProgram, Instruction, Program, ProgramEvent } from './schedule/program.ts';
 export { traceJson } from './schedule/trace.ts';
-export { createSimulator, type Simulation, type Simulator, simulate } from './simulator/simulate.ts';
+export { createSimulator, type Simulator, simulate } from './simulator/simulate.ts';
+export type { Simulation } from './simulator/simulation.ts';

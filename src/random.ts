@@ -1,4 +1,4 @@
-// Seeded pseudo-random numbers. Nothing in Asteroid uses ambient randomness; a failing seed can always be replayed.
+// Seeded pseudo-random numbers. Asteroid uses no other randomness, so a failing seed can always be replayed.
 
 /** A stream of pseudo-random numbers (sfc32), the same on every machine for the same seed. */
 export interface Random {
@@ -21,7 +21,7 @@ export function hash32(...words: readonly number[]): number {
   return hash >>> 0;
 }
 
-/** Hashes a string to 32 bits (FNV-1a), for seeds that come from names. */
+/** Hashes a string to 32 bits (FNV-1a), for seeds derived from names. */
 export function hashString(text: string): number {
   let hash = 0x811c9dc5;
   for (let index = 0; index < text.length; index++) {
@@ -31,7 +31,8 @@ export function hashString(text: string): number {
 }
 
 /**
- * A generator seeded by integers, such as `createRandom(seed, epoch, index)`: streams with other words are independent.
+ * A generator seeded by integers, such as `createRandom(seed, epoch, index)`: streams with different seeds are
+ * independent.
  */
 export function createRandom(...seed: readonly number[]): Random {
   let a = hash32(...seed, 1);

@@ -1,4 +1,4 @@
-// Backpropagation: walks the forward nodes in reverse and lets each operator's rule write the gradients of its inputs.
+// Backpropagation: visits the forward nodes in reverse order and lets each operator's rule write its inputs' gradients.
 
 import { assert } from '../assert.ts';
 import type { Emitter } from '../graph/emitter.ts';
@@ -12,7 +12,7 @@ import { gradientRules } from './rules.ts';
 
 /**
  * Writes the gradients of all `moved` values that `seeds` (value → its gradient from outside) reach, and returns them
- * by value. Values that are not moved cost nothing. Throws InputError for an operator on the way that has no rule.
+ * by value. Values that are not moved cost nothing. Throws InputError if a gradient reaches an operator without a rule.
  */
 export function backpropagate(
   emitter: Emitter,
@@ -34,7 +34,7 @@ export function backpropagate(
     if (list === undefined) contributions.set(value, [gradient]);
     else list.push(gradient);
   };
-  /** The gradient of a value, once everything that reads it was visited. */
+  /** The gradient of a value, once all its readers were visited. */
   const total = (value: string): string | undefined => {
     const list = contributions.get(value);
     if (list === undefined) return undefined;
@@ -73,6 +73,7 @@ function checkType(emitter: Emitter, node: Node, value: string, gradient: string
   const fits = expected.type === found.type && sameShape(expected.shape, found.shape);
   assert(
     fits,
-    `the rule of ${node.operator} (node "${node.name}") gave ${found.type}[${found.shape}] for the gradient of ${expected.type}[${expected.shape}]`,
+    `the rule of ${node.operator} (node "${node.name}") gave ${found.type}[${found.shape}] for the gradient of ` +
+      `${expected.type}[${expected.shape}]`,
   );
 }

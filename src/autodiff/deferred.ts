@@ -1,6 +1,6 @@
-// Gradients that are named first and written out later: the backward pass of a convolution or a batch normalization as
-// one node, so that lowering can choose its form by the layout of the values around it. write-out.ts gives the plain
-// forms. No file and no engine knows these nodes.
+// Deferred gradients: the backward pass of a convolution or a batch normalization as a single node, so that lowering
+// can choose its form by the layout of the values around it. write-out.ts gives the plain forms. Files and engines
+// never contain these nodes.
 
 import { defined } from '../assert.ts';
 import type { Emitter } from '../graph/emitter.ts';
@@ -15,7 +15,7 @@ export const deferredDomain = 'asteroid';
  */
 export type DeferredOperator = 'ConvInputGradient' | 'ConvWeightGradient' | 'BatchNormalizationGradient';
 
-/** The operator of a deferred node; undefined for all others. */
+/** The operator of a deferred node; undefined for other nodes. */
 export function deferredOperator(node: Node): DeferredOperator | undefined {
   return node.domain === deferredDomain ? (node.operator as DeferredOperator) : undefined;
 }
@@ -57,7 +57,7 @@ function append(
   return name;
 }
 
-/** How the convolution of a deferred gradient slides. */
+/** The strides, pads and dilations of a deferred gradient's convolution. */
 export function slidingOf(node: Node): Sliding {
   const numbers = (name: string): readonly number[] => defined(intsAttribute(node, name), name);
   return {
@@ -72,8 +72,7 @@ export function slidingOf(node: Node): Sliding {
 }
 
 /**
- * The gradients of a batch normalization in training mode; mean and variance are the batch's. Those that are not needed
- * are absent.
+ * The gradients of a batch normalization in training mode, with the batch's mean and variance. Absent if not needed.
  */
 export interface NormalizationParts {
   readonly g: string;
@@ -84,7 +83,7 @@ export interface NormalizationParts {
   readonly epsilon: number;
 }
 
-/** [dx, dscale, dbias]; `needs` tells which. */
+/** [dx, dscale, dbias]; computes only those in `needs`. */
 export function deferNormalization(
   e: Emitter,
   parts: NormalizationParts,

@@ -35,7 +35,7 @@ function feedsFor(graph: Graph, seed: number): Map<string, Tensor> {
   );
 }
 
-test('a stage without gradients to send saves what its weight gradients read, and nothing else', () => {
+test('a stage without gradients to send saves what its weight gradients read, nothing else', () => {
   const graphs = differentiate(instantiate(perceptron(), 5), { inputs: [] });
   assert.deepEqual(graphs.savedInputs, [{ name: 'x', type: 'float32', shape: [5, 3], bytes: 60 }]);
   assert.deepEqual(graphs.saved, [{ name: 'Relu_1', type: 'float32', shape: [5, 4], bytes: 80 }]);
@@ -73,7 +73,7 @@ test('the input half has the products with weights, the weight half those with a
   ]);
 });
 
-test('frozen parameters cost no weight gradient, and what only they would read is not saved', () => {
+test('frozen parameters cost no weight gradient, and values only they would read are not saved', () => {
   const graphs = differentiate(instantiate(perceptron(), 5), { inputs: [], parameters: ['second.weight'] });
   assert.deepEqual(operatorsOf(graphs.backward), ['Gemm']);
   assert.deepEqual(names(graphs.saved), ['Relu_1']);
@@ -132,7 +132,7 @@ test('a weight that is used twice gets the sum', () => {
   checkGraph({ stage, feeds: feedsFor(stage.graph, 1), inputs: ['x'] }, createRandom(2));
 });
 
-test('views are not saved beside their values, nor is anything that follows from parameters alone', () => {
+test('neither views of saved values nor values derived from parameters alone are saved', () => {
   const builder = new GraphBuilder('views');
   const x = builder.input('x', 'float32', ['N', 2, 3]);
   const flat = builder.flatten(builder.sigmoid(x)); // Sigmoid saves its result, the products save its flat view
@@ -144,7 +144,7 @@ test('views are not saved beside their values, nor is anything that follows from
   assert.deepEqual(graphs.usedParameters, ['w']);
 });
 
-test('values named in `recompute` are computed again instead of saved', () => {
+test('values named in `recompute` are recomputed instead of saved', () => {
   const builder = new GraphBuilder('recompute');
   const x = builder.input('x', 'float32', ['N', 3]);
   const hidden = builder.mul(x, builder.parameter('w', [3], ones));
@@ -161,7 +161,7 @@ test('values named in `recompute` are computed again instead of saved', () => {
   );
 });
 
-test('x · sigmoid(x) is differentiated at once and saves its result in place of x', () => {
+test('x · sigmoid(x) is differentiated as one function and saves its result instead of x', () => {
   const builder = new GraphBuilder('swish');
   const x = builder.input('x', 'float32', ['N', 3]);
   const stage = instantiate(
@@ -174,7 +174,7 @@ test('x · sigmoid(x) is differentiated at once and saves its result in place of
   checkGraph({ stage, feeds: feedsFor(stage.graph, 1), inputs: ['x'] }, createRandom(2));
 });
 
-test('batch normalization of large images, whose sums of products are convolutions, agrees with central differences', () => {
+test('batch normalization of large images (sums of products are convolutions) agrees with central differences', () => {
   const builder = new GraphBuilder('large');
   const y = builder.batchNorm(builder.input('x', 'float32', ['N', 2, 16, 32]), { name: 'bn' });
   const stage = instantiate(inDoublePrecision(builder.build([y])), 2);
@@ -185,7 +185,7 @@ test('batch normalization of large images, whose sums of products are convolutio
   checkGraph({ stage: small, feeds: feedsFor(small.graph, 1), inputs: ['x'] }, createRandom(2));
 });
 
-test('running statistics are outputs of the forward pass with the values that ONNX gives them', () => {
+test('running statistics are outputs of the forward pass with the values that ONNX defines', () => {
   const builder = new GraphBuilder('norm');
   const x = builder.input('x', 'float32', ['N', 2, 3]);
   const stage = instantiate(
@@ -240,7 +240,7 @@ test('the gradients of an inverted residual with squeeze and excitation agree wi
   checkGraph({ stage, feeds: feedsFor(stage.graph, 7), inputs: ['x'] }, createRandom(8));
 });
 
-test('the gradients of a net cut into two stages are those of the whole', () => {
+test('the gradients of a net cut into two stages equal those of the whole net', () => {
   const first = (builder: GraphBuilder): readonly [string, string] => {
     const x = builder.input('x', 'float32', ['N', 3]);
     const a = builder.tanh(builder.linear(x, { name: 'a', outFeatures: 4 }));
@@ -298,7 +298,7 @@ test('equal expressions are computed once', () => {
   assert.equal(new Set(keys).size, keys.length);
 });
 
-test('ties share the gradient evenly where PyTorch does, and kinks have the derivative 0', () => {
+test('ties share the gradient evenly as in PyTorch, and kinks have derivative 0', () => {
   const gradientsOf = (write: (builder: GraphBuilder, x: string) => string, values: readonly number[]): number[] => {
     const builder = new GraphBuilder('kink');
     const x = builder.input('x', 'float32', [values.length]);
@@ -341,7 +341,7 @@ test('ties share the gradient evenly where PyTorch does, and kinks have the deri
   );
 });
 
-test('an operator without a rule on the way of a gradient is refused by name, elsewhere it is not', () => {
+test('an operator without a rule is refused by name only if a gradient has to pass it', () => {
   const foreign: Node = {
     operator: 'Mystery',
     domain: 'org.example',
@@ -373,7 +373,7 @@ test('an operator without a rule on the way of a gradient is refused by name, el
   assert.deepEqual(differentiate(stage, { inputs: [], parameters: [] }).backward.nodes, []);
 });
 
-test('inference mode batch normalization reads its buffers as parameters and replaces nothing', () => {
+test('batch normalization in inference mode reads its buffers as parameters and updates nothing', () => {
   const builder = new GraphBuilder('frozen');
   const x = builder.input('x', 'float32', ['N', 2, 3]);
   const inputs = [
@@ -398,7 +398,7 @@ test('the gradients of random graphs agree with central differences, whole and i
   let checkedCount = 0;
   for (let seed = 0; seed < 120; seed++) {
     const { graph, inputs } = randomGraph(seed);
-    // Running statistics carry no gradient, so graphs that compute with them have none to compare with.
+    // Running statistics carry no gradient, so graphs that output them are compared without these outputs.
     const statistics = new Set(
       graph.nodes.flatMap(({ operator, outputs }) => (operator === 'BatchNormalization' ? outputs.slice(1) : [])),
     );

@@ -37,7 +37,7 @@ test('a dropout becomes a product with a mask that is an input', () => {
   );
 });
 
-test('a dropout that drops nothing stays', () => {
+test('a dropout that drops nothing is kept', () => {
   const stage = instantiate(model(0), 2, { simplify: false });
   assert.deepEqual(replaceDropouts(stage), { stage, dropouts: [] });
 });
@@ -94,7 +94,7 @@ test('any split of a batch gives the same masks', () => {
   assert.deepEqual(whole, Float32Array.from(parts.flatMap((part) => [...part])));
 });
 
-test('the samples may lie on any axis, and several entries of it may belong to one', () => {
+test('the samples may be on any axis, with several entries for each', () => {
   const first = dropoutMask({ ...key, shape: [2, 6], sampleIds: [8, 9] });
   const second = dropoutMask({ ...key, shape: [2, 2, 3], batchAxis: 1, sampleIds: [8, 9] });
   // sample 8 has rows [0, 3) and [3, 6) of the first mask, in blocks 0 and 1 of the second
@@ -106,7 +106,7 @@ test('the samples may lie on any axis, and several entries of it may belong to o
   assert.throws(() => dropoutMask({ ...key, shape: [3, 3], sampleIds: [8, 9] }), /no whole number of entries/);
 });
 
-test('masks differ between seeds, rounds, dropouts and samples, and keep the stated share', () => {
+test('masks differ between seeds, rounds, dropouts and samples, and keep the stated fraction', () => {
   const count = 40_000;
   const mask = (change: Partial<typeof key>, id: number): Float32Array =>
     dropoutMask({ ...key, ...change, shape: [1, count], sampleIds: [id] });
@@ -135,7 +135,7 @@ test('ratio 1 drops everything', () => {
   assert.deepEqual(dropoutMask({ ...key, ratio: 1, shape: [1, 4], sampleIds: [0] }), new Float32Array(4));
 });
 
-test('nodes that draw become inputs with their distribution, and nothing of them is folded', () => {
+test('random nodes become inputs with their distribution and are not constant-folded', () => {
   const builder = new GraphBuilder('draws');
   const x = builder.input('x', 'float32', ['N', 3]);
   const ones = builder.constant(tensor('float32', [1, 1], [1]));
@@ -166,7 +166,7 @@ test('nodes that draw become inputs with their distribution, and nothing of them
   assert.deepEqual(gradients.get('gradient(x)')?.data, Float32Array.of(2, 0, 0, 2, 0, 2));
 });
 
-test('drawn numbers have their distribution, and do not depend on how the batch is split', () => {
+test('random numbers have their distribution, however the batch is split', () => {
   const uniform = { ...key, ratio: 1, distribution: { kind: 'uniform', low: -1, high: 3 } } as const;
   const samples = Array.from({ length: 400 }, (_, index) => index);
   const drawn = dropoutMask({ ...uniform, shape: [400, 10], sampleIds: samples });

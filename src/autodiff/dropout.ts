@@ -1,6 +1,6 @@
-// Dropout and all else that draws at random made reproducible: what is drawn becomes an input of the graph, and its
-// value is a pure function of the seed, the round, the node and the sample, so that a batch split in any way over
-// devices and micro-batches draws the same numbers.
+// Reproducible dropout and random numbers: they become inputs of the graph whose values are pure functions of the seed,
+// the round, the node and the sample, so that a batch split in any way over devices and micro-batches uses the same
+// numbers.
 
 import { assert } from '../assert.ts';
 import { floatAttribute, int, type Node, type ValueInfo } from '../graph/graph.ts';
@@ -10,14 +10,14 @@ import type { StaticGraph } from '../graph/static.ts';
 import { type ElementType, elementCount, type ValueType } from '../graph/tensor.ts';
 import { hash32, hashString } from '../random.ts';
 
-/** Numbers drawn in place of a mask: uniform in [low, high), or normal. */
+/** The distribution of numbers other than a mask: uniform in [low, high), or normal. */
 export type Distribution =
   | { readonly kind: 'uniform'; readonly low: number; readonly high: number }
   | { readonly kind: 'normal'; readonly mean: number; readonly deviation: number };
 
 /**
- * A mask that the runtime must feed: 0 where an element is dropped, 1/(1 − ratio) where it stays. Or other random
- * numbers.
+ * A mask that the runtime must feed: 0 for dropped elements, 1/(1 − ratio) for kept ones. Or other random numbers, if
+ * `distribution` is given.
  */
 export interface DropoutInput {
   /** The graph input's name. */
@@ -26,19 +26,16 @@ export interface DropoutInput {
   readonly shape: readonly number[];
   /** The probability that an element is dropped, in (0, 1]. */
   readonly ratio: number;
-  /**
-   * Tells this dropout from the others of the model (a hash of its node's name): the same however the model is cut into
-   * stages.
-   */
+  /** Identifies this dropout in the model (a hash of its node's name), however the model is cut into stages. */
   readonly index: number;
-  /** What to draw in place of a mask; `ratio` is 1 then and means nothing. */
+  /** If given, the numbers' distribution instead of a mask; `ratio` is then 1 and ignored. */
   readonly distribution?: Distribution;
 }
 
 /**
- * Replaces every Dropout that drops by Mul(x, mask) with the mask a new graph input (after the others), and every node
- * that draws random numbers by an input that brings them. Dropouts in inference mode or of ratio 0 stay as they are.
- * Throws InputError where the ratio or the training mode is not a constant.
+ * Replaces every Dropout that drops by Mul(x, mask), with the mask a new graph input (after the others), and every
+ * random node by an input with its numbers. Dropouts in inference mode or of ratio 0 stay. Throws InputError if the
+ * ratio or the training mode is not a constant.
  */
 export function replaceDropouts(stage: StaticGraph): {
   readonly stage: StaticGraph;
@@ -69,7 +66,7 @@ export function replaceDropouts(stage: StaticGraph): {
   return { stage: { graph: { ...graph, nodes, inputs }, types }, dropouts };
 }
 
-/** What a node draws; undefined where it draws nothing. */
+/** The distribution of a node's random numbers; undefined if it draws none. */
 function drawnBy(node: Node, stage: StaticGraph): Pick<DropoutInput, 'ratio' | 'distribution'> | undefined {
   switch (node.operator) {
     case 'Dropout': {
@@ -100,7 +97,7 @@ function drawnBy(node: Node, stage: StaticGraph): Pick<DropoutInput, 'ratio' | '
 }
 
 interface DrawnOptions {
-  /** The input with the numbers, in float32. */
+  /** The input with the random numbers, in float32. */
   readonly drawn: string;
   /** The element type of the node's output. */
   readonly type: ElementType;
@@ -108,7 +105,7 @@ interface DrawnOptions {
 }
 
 /**
- * The node's output from what was drawn: the numbers themselves, or for Bernoulli 1 where they are less than its
+ * The node's output from the random numbers: the numbers themselves, or for Bernoulli 1 where they are less than its
  * probabilities.
  */
 function drawnValue(node: Node, { drawn, type, types }: DrawnOptions): readonly Node[] {
@@ -139,7 +136,7 @@ function drawnValue(node: Node, { drawn, type, types }: DrawnOptions): readonly 
   ];
 }
 
-/** The ratio that a node drops with; 0 where it drops nothing. */
+/** The ratio that a node drops with; 0 if it drops nothing. */
 function dropRatio(node: Node, { graph }: StaticGraph): number {
   const value = (index: number, fallback: number): number => {
     const name = node.inputs[index] ?? '';
@@ -177,29 +174,29 @@ function maskedProduct(node: Node, mask: string): readonly Node[] {
   return [product, cast];
 }
 
-/** What a mask's value depends on. */
+/** Everything that a mask's value depends on. */
 export interface DropoutMaskOptions {
   readonly seed: number;
-  /** The round (training step): other masks every time. */
+  /** The round (training step); masks differ between rounds. */
   readonly round: number;
   /** {@link DropoutInput.index} */
   readonly index: number;
   readonly ratio: number;
-  /** Draws numbers in place of a mask; `ratio` means nothing then. */
+  /** If given, random numbers instead of a mask; `ratio` is then ignored. */
   readonly distribution?: Distribution;
   /**
-   * The mask's shape. Its batch axis counts the samples, or a multiple of them where each sample has several
-   * consecutive entries.
+   * The mask's shape. Its batch axis counts the samples, or a multiple of them if each sample has several consecutive
+   * entries.
    */
   readonly shape: readonly number[];
   /** The axis of the samples. Default 0. */
   readonly batchAxis?: number;
-  /** Each sample's number in the whole data set or batch, the same wherever the sample is computed. */
+  /** Each sample's number in the data set or batch, the same wherever the sample is computed. */
   readonly sampleIds: ArrayLike<number>;
 }
 
 /**
- * The mask of a dropout for some samples. A sample's part depends on (seed, round, index, its id) only, not on its
+ * The mask of a dropout for some samples. A sample's part depends only on (seed, round, index, its id), not on its
  * neighbours.
  */
 export function dropoutMask(options: DropoutMaskOptions): Float32Array<ArrayBuffer> {
@@ -207,7 +204,8 @@ export function dropoutMask(options: DropoutMaskOptions): Float32Array<ArrayBuff
   const axisLength = shape[batchAxis] ?? 0;
   assert(
     axisLength % sampleIds.length === 0,
-    `a dropout mask [${shape.join(', ')}] has no whole number of entries for each of ${sampleIds.length} samples on axis ${batchAxis}`,
+    `a dropout mask [${shape.join(', ')}] has no whole number of entries for each of ${sampleIds.length} ` +
+      `samples on axis ${batchAxis}`,
   );
   const perSample = axisLength / sampleIds.length;
   const outer = elementCount(shape.slice(0, batchAxis));
@@ -231,7 +229,7 @@ function elementOf({ ratio, distribution }: DropoutMaskOptions): (stream: number
     const threshold = Math.round(ratio * 2 ** 32);
     return (stream, n) => (randomWord(stream, n) >= threshold ? kept : 0);
   }
-  // 24 bits, which float32 holds, so that nothing is rounded up to the end of the interval.
+  // 24 bits, which float32 holds exactly, so that nothing is rounded up to the end of the interval.
   const uniform = (stream: number, n: number): number => (randomWord(stream, n) >>> 8) * 2 ** -24;
   if (distribution.kind === 'uniform') {
     const { low, high } = distribution;
@@ -246,7 +244,8 @@ function elementOf({ ratio, distribution }: DropoutMaskOptions): (stream: number
 }
 
 /**
- * The n-th 32-bit word of a stream: a bijective mix of n (lowbias32's rounds) keyed by the stream before and between.
+ * The n-th 32-bit word of a stream: a bijective hash of n (lowbias32's rounds) keyed by the stream before and between
+ * the rounds.
  */
 function randomWord(stream: number, n: number): number {
   let word = (n + Math.imul(stream, 0x9e3779b9)) ^ stream;

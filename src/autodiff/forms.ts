@@ -1,12 +1,12 @@
-// The forms that a convolution's gradients can take (written out in rules/convolution-forms.ts), and which is fastest
-// for which shapes. Letters: x [N, C, input…], w [K, C/group, kernel…], g [N, K, output…] the gradient of the output; P
-// places = Π output, T taps = Π kernel.
+// The forms of a convolution's gradients (written out in rules/convolution-forms.ts), and which is fastest for which
+// shapes. Notation: x [N, C, input…], w [K, C/group, kernel…], g [N, K, output…] the gradient of the output; P places =
+// Π output, T taps = Π kernel.
 
 import { product } from './expressions.ts';
 
 /**
- * How a convolution slides: one entry a spatial axis. Places: o·stride − padsBegin + tap·dilation for 0 ≤ o < output, 0
- * ≤ tap < kernel.
+ * The geometry of a convolution, with one entry a spatial axis. Elements read: o·stride − padsBegin + tap·dilation for
+ * 0 ≤ o < output, 0 ≤ tap < kernel.
  */
 export interface Sliding {
   readonly input: readonly number[];
@@ -18,7 +18,7 @@ export interface Sliding {
   readonly group: number;
 }
 
-/** The sizes that decide which form is the fastest. */
+/** The sizes that decide which form is fastest. */
 export interface ConvolutionSize {
   readonly sliding: Sliding;
   /** N */
@@ -32,8 +32,7 @@ export interface ConvolutionSize {
 /** The forms of the gradient with respect to x. */
 export type InputGradientForm =
   /**
-   * Conv of g with the weights turned around and transposed. For stride 1, and padding that the kernel's reach covers
-   * (`canFlip`).
+   * Conv of g with the flipped and transposed weights. For stride 1, and padding that the kernel covers (`canFlip`).
    */
   | 'flipped'
   /** ConvTranspose. */
@@ -41,13 +40,13 @@ export type InputGradientForm =
 
 /** The forms of the gradient with respect to w. */
 export type WeightGradientForm =
-  /** For each tap one product [K, N·P]·[N·P, C], of copies with the batch moved inwards. One group. */
+  /** For each tap one product [K, N·P]·[N·P, C], of copies with the batch axis moved inwards. One group. */
   | 'joint-products'
   /** For each tap a product [K/G, P]·[P, C/G] per sample and group, summed over samples. */
   | 'sample-products'
-  /** One product [K, P]·[P, C·T] per sample, of the taps' slices side by side, summed over samples. One group. */
+  /** One product [K, P]·[P, C·T] per sample, of the taps' concatenated slices, summed over samples. One group. */
   | 'columns'
-  /** One product [K, N·P]·[N·P, C·T], of copies with the batch moved inwards. One group. */
+  /** One product [K, N·P]·[N·P, C·T], of copies with the batch axis moved inwards. One group. */
   | 'joint-columns'
   /** Conv of x with g as filters, batch and channels exchanged. */
   | 'convolution'
@@ -57,33 +56,34 @@ export type WeightGradientForm =
    */
   | 'depthwise'
   /**
-   * For each tap the dot products of rows [N·P] of x and g, as a convolution that takes one place. One channel a group.
+   * For each tap the dot products of rows [N·P] of x and g, as a convolution with one output place. One channel a
+   * group.
    */
   | 'joint-dots';
 
-/** Chooses forms; an engine with other kernels brings its own. */
+/** Chooses forms; an engine with other kernels provides its own. */
 export interface ConvolutionForms {
   inputGradient(size: ConvolutionSize): InputGradientForm;
   weightGradient(size: ConvolutionSize): WeightGradientForm;
 }
 
-/** Few channels make thin products for each tap; from this many on, a product a tap is fast. */
+/** With few channels, the products for each tap are thin; from this number of channels on, a product a tap is fast. */
 const fewChannels = 8;
-/** Taps from which a convolution of transposes beats copying a slice for each tap, where channels are few. */
+/** With few channels, from this number of taps on a convolution of transposes beats copying a slice for each tap. */
 const manyTaps = 25;
-/** Places of all samples an output channel up to which one product of all taps beats one for each. */
+/** Up to this number of places (of all samples) an output channel, one product of all taps beats one for each. */
 const columnsPerChannel = 8;
 /**
- * Places a tap from which dot products of slices beat one convolution with g for its kernel, in depthwise convolutions
- * of stride 1.
+ * Above this number of places a tap, dot products of slices beat one convolution with g as its kernel, in depthwise
+ * convolutions of stride 1.
  */
 const placesPerTap = 7;
 
-/** The forms that measured fastest with ONNX Runtime's plain CPU kernels, one thread (x64 with AVX-512). */
+/** The forms measured as fastest with ONNX Runtime's plain CPU kernels, one thread (x64 with AVX-512). */
 export const plainForms: ConvolutionForms = {
   inputGradient({ sliding, samples, channels, outputChannels }) {
     if (!canFlip(sliding)) return 'transposed';
-    // Turning large weights around costs more than what it saves on small images.
+    // Flipping large weights costs more than it saves on small images.
     const weights = (channels / sliding.group) * outputChannels * product(sliding.kernel);
     const moved = samples * (channels * product(sliding.input) + outputChannels * product(sliding.output));
     return product(sliding.kernel) > 1 && weights > 2 * moved ? 'transposed' : 'flipped';
@@ -98,8 +98,8 @@ export const plainForms: ConvolutionForms = {
     }
     if (group > 1) return 'sample-products';
     if (channels < fewChannels && taps > 1) return taps >= manyTaps ? 'convolution' : 'columns';
-    // side by side, the taps' copies grow with the images; separate products are put together at a cost that grows with
-    // the weights
+    // concatenated, the taps' copies grow with the images; separate products are joined at a cost that grows with the
+    // weights
     if (taps > 1 && samples * product(output) <= columnsPerChannel * outputChannels) return 'joint-columns';
     // joint products copy x and g once; sample products write a gradient for each sample and sum them
     const moved = channels * product(input) + outputChannels * product(output);
@@ -108,8 +108,8 @@ export const plainForms: ConvolutionForms = {
 };
 
 /**
- * True where the form 'flipped' is possible: turned around, the padding is what the window reaches beyond the old one,
- * never negative.
+ * True if the form 'flipped' is possible: flipped, the padding is what the window extends beyond the old padding, which
+ * must not be negative.
  */
 export function canFlip(sliding: Sliding): boolean {
   const { kernel, strides, dilations, padsBegin } = sliding;
@@ -120,7 +120,7 @@ export function canFlip(sliding: Sliding): boolean {
   });
 }
 
-/** The padding at the end that the last window needs; negative where windows leave elements unread. */
+/** The padding at the end that the last window needs; negative if windows leave elements unread. */
 export function padsEnd({ input, output, kernel, strides, dilations, padsBegin }: Sliding): readonly number[] {
   return input.map(
     (size, axis) =>

@@ -44,7 +44,7 @@ function perceptron(...widths: readonly number[]): Graph {
   return builder.build([x]);
 }
 
-/** Values for a graph's inputs: uniform, and whole numbers below 5 for integers. */
+/** Random values for a graph's inputs: uniform, and whole numbers below 5 for integers. */
 function feedsFor({ graph, types }: StaticGraph, seed: number): Map<string, Tensor> {
   const random = createRandom(seed);
   return new Map(
@@ -64,7 +64,7 @@ function feedsFor({ graph, types }: StaticGraph, seed: number): Map<string, Tens
   );
 }
 
-test('the first stage: parameters move, the data do not', () => {
+test('the first stage: parameters have tangents, the data do not', () => {
   const found = tangentGraph(instantiate(perceptron(4, 2), 5), { inputs: [] });
   assert.deepEqual(found.tangentInputs, []);
   assert.deepEqual(found.tangentParameters, ['layer0.weight', 'layer1.weight']);
@@ -93,14 +93,14 @@ test('the first stage: parameters move, the data do not', () => {
   ]);
 });
 
-test('a later stage: its input moves as well', () => {
+test('a later stage: its input has a tangent as well', () => {
   const found = tangentGraph(instantiate(perceptron(4), 5), { inputs: ['x'] });
   assert.deepEqual(found.tangentInputs, ['x']);
   assert.deepEqual(names(found.graph.inputs), ['x', 'layer0.weight', 'tangent(x)', 'tangent(layer0.weight)']);
   assert.deepEqual(operatorsOf(found.graph), ['Gemm', 'Reshape', 'Gemm', 'Add', 'Gemm']);
 });
 
-test('what stays costs nothing: frozen layers are computed as in the forward pass', () => {
+test('frozen layers cost nothing: they are computed as in the forward pass', () => {
   const stage = instantiate(perceptron(4, 4, 2), 5);
   const last = tangentGraph(stage, { inputs: [], parameters: ['layer2.weight'] });
   assert.deepEqual(operatorsOf(last.graph), ['Gemm', 'Relu', 'Gemm', 'Relu', 'Gemm', 'Gemm']);
@@ -111,7 +111,7 @@ test('what stays costs nothing: frozen layers are computed as in the forward pas
   assert.deepEqual(names(none.graph.outputs), names(stage.graph.outputs));
 });
 
-test('a tangent that reaches no output is not asked for', () => {
+test('a tangent that reaches no output is not an input', () => {
   const builder = new GraphBuilder('cut');
   const x = builder.input('x', 'float32', ['N', 2]);
   const floor = builder.node('Floor', [builder.mul(x, builder.parameter('w', [2], ones))]);
@@ -121,7 +121,7 @@ test('a tangent that reaches no output is not asked for', () => {
   assert.deepEqual([found.tangentOutputs, found.withoutTangent], [[y], [floor]]);
 });
 
-test('an input that passes through hands on its tangent, and an output may be given twice', () => {
+test('an input that is also an output passes on its tangent, and an output may appear twice', () => {
   const builder = new GraphBuilder('skip');
   const x = builder.input('x', 'float32', ['N', 2]);
   const y = builder.node('Identity', [x]);
@@ -133,7 +133,7 @@ test('an input that passes through hands on its tangent, and an output may be gi
   assert.deepEqual(toNumbers(tangents.get(y) as Tensor), [10, 20]);
 });
 
-test('only the outputs asked for have tangents', () => {
+test('only the requested outputs have tangents', () => {
   const builder = new GraphBuilder('two');
   const x = builder.input('x', 'float32', ['N', 2]);
   const outputs = [builder.tanh(x), builder.sigmoid(x)];
@@ -142,7 +142,7 @@ test('only the outputs asked for have tangents', () => {
   assert.deepEqual(operatorsOf(found.graph), ['Tanh', 'Sigmoid', 'Sub', 'Mul', 'Mul', 'Sum']);
 });
 
-test('running statistics are replaced as in the forward pass of training, and do not move', () => {
+test('running statistics are updated as in the forward pass of training, and have no tangent', () => {
   const stage = instantiate(inDoublePrecision(batchNormNet().graph), 4);
   const [forward, found] = [differentiate(stage, { inputs: [] }), tangentGraph(stage, { inputs: [] })];
   assert.deepEqual(
@@ -177,7 +177,7 @@ test('equal expressions are computed once', () => {
 });
 
 /**
- * The nodes in the order in which ONNX Runtime runs them. `isFused` tells nodes that it fuses with others, and puts at
+ * The nodes in the order in which ONNX Runtime runs them. `isFused` marks nodes that it fuses with others and puts at
  * the end of its list.
  */
 function inOrder(graph: Graph, isFused: (node: Node) => boolean): readonly Node[] {
@@ -186,7 +186,7 @@ function inOrder(graph: Graph, isFused: (node: Node) => boolean): readonly Node[
   return executionOrder({ nodes: list }).map((index) => list[index] as Node);
 }
 
-/** The most values computed and still to be read at a time. */
+/** The largest number of values alive at a time: computed and still to be read. */
 function mostAlive(graph: Graph, isFused: (node: Node) => boolean): number {
   const nodes = inOrder(graph, isFused);
   const last = new Map<string, number>();
@@ -204,8 +204,8 @@ function mostAlive(graph: Graph, isFused: (node: Node) => boolean): number {
 }
 
 /**
- * A chain of blocks that multiply by a gate, add a shortcut and normalize; weights transposed by nodes, as exporters
- * write them.
+ * A chain of blocks that multiply by a gate, add a shortcut and normalize; weights are transposed by nodes, as
+ * exporters write them.
  */
 function blocks(depth: number): Graph {
   const builder = new GraphBuilder('blocks');
@@ -219,7 +219,7 @@ function blocks(depth: number): Graph {
   return builder.build([x]);
 }
 
-test('memory does not grow with depth, and work grows in proportion to it', () => {
+test('memory does not grow with depth, and work grows in proportion to depth', () => {
   const never = (): boolean => false;
   // products, and the forward pass, where it ends with them or has transposed weights
   const often = ({ name, operator }: Node): boolean =>
@@ -253,7 +253,7 @@ for (const [lowered, options] of [
   });
 }
 
-test('an operator without a rule on the way of a tangent is refused by name, elsewhere it is not', () => {
+test('an operator without a rule is refused by name only if a tangent has to pass it', () => {
   const foreign: Node = {
     operator: 'Mystery',
     domain: 'org.example',
@@ -285,7 +285,7 @@ test('an operator without a rule on the way of a tangent is refused by name, els
   assert.deepEqual(tangentGraph(stage, { inputs: [], parameters: [] }).withoutTangent, ['y']);
 });
 
-test('ties share the tangent evenly and kinks have the derivative 0, as in reverse mode', () => {
+test('ties share the tangent evenly and kinks have derivative 0, as in reverse mode', () => {
   const tangentOf = (write: (builder: GraphBuilder, x: string) => string, values: readonly number[]): number[] => {
     const builder = new GraphBuilder('kink');
     const x = builder.input('x', 'float32', [values.length]);
@@ -328,16 +328,13 @@ for (const [graph, inputs] of [
   [trainedResidualNet().graph, ['x']],
   [transformerNet().graph, []],
 ] as const) {
-  test(`the tangents of the net ${graph.name} (${graph.nodes.length} nodes) agree with central differences and with its gradients`, () => {
+  test(`tangents of net ${graph.name} (${graph.nodes.length} nodes) agree with differences and gradients`, () => {
     const { stage } = replaceDropouts(instantiate(inDoublePrecision(graph), 2));
     checkTangents({ stage, feeds: feedsFor(stage, 7), inputs }, createRandom(8));
   });
 }
 
-/**
- * The tangents of the outputs along the directions, stage after stage; each hands on its outputs and those of their
- * tangents that it has.
- */
+/** The tangents of the outputs along the directions, stage by stage; each passes on its outputs and their tangents. */
 function throughStages(
   stages: readonly StageGraph[],
   feeds: ReadonlyMap<string, Tensor>,
@@ -385,7 +382,7 @@ for (const net of [trainedResidualNet(), transformerNet(), batchNormNet()]) {
   });
 }
 
-test('a weight that is used twice moves both times', () => {
+test('a weight that is used twice contributes twice', () => {
   const builder = new GraphBuilder('tied');
   const x = builder.input('x', 'float32', ['N', 3]);
   const w = builder.parameter('w', [3, 3], fanInUniform(3));

@@ -1,7 +1,7 @@
 // Forward mode on graphs with static shapes: from a stage's graph to one that computes its outputs and, in the same
-// pass, their tangents: the directional derivative (Jacobian–vector product) along tangents given for its inputs and
-// parameters. Nothing is kept for later, so that memory does not grow with depth; what no tangent reaches costs
-// nothing. Rules: tangents.ts.
+// pass, their tangents: the directional derivative (Jacobian–vector product) along given tangents of its inputs and
+// parameters. Nothing is saved, so memory does not grow with depth; values without a tangent cost nothing more. Rules:
+// tangents.ts.
 
 import { assert } from '../assert.ts';
 import type { Emitter } from '../graph/emitter.ts';
@@ -17,17 +17,17 @@ import { type Arranged, arrange, tangentsFirst } from './tangents/arrange.ts';
 import type { TangentRule } from './tangents/rule.ts';
 import { tangentRules } from './tangents.ts';
 
-/** What moves, and whose tangents are wanted. */
+/** Which values have tangents, and which outputs' tangents to compute. */
 export interface TangentOptions {
-  /** Graph inputs that come with a tangent: activations from a stage before, if that has parameters that move. */
+  /** Graph inputs that have a tangent: activations from a stage before, if that has parameters with tangents. */
   readonly inputs: readonly string[];
-  /** Parameters that come with a tangent; others stay and cost no tangent work. Default: all of the graph's. */
+  /** Parameters that have a tangent; others are constant and cost no tangent work. Default: all of the graph's. */
   readonly parameters?: readonly string[];
-  /** Float outputs whose tangents are wanted. Default: all of them. */
+  /** Float outputs whose tangents are computed. Default: all of them. */
   readonly outputs?: readonly string[];
   /**
-   * Rewrites the forward pass with the tangents behind it, as for `differentiate`; the `gradients` are the outputs'
-   * tangents. Default: nothing.
+   * Rewrites the forward pass followed by the tangents, as for `differentiate`; `gradients` are the outputs' tangents.
+   * Default: nothing.
    */
   readonly lower?: (pass: TrainingPass) => TrainingPass;
 }
@@ -41,15 +41,15 @@ export interface TangentGraph {
    */
   readonly graph: Graph;
   readonly bufferUpdates: readonly BufferUpdate[];
-  /** Masks to feed. */
+  /** Masks and other random numbers to feed. */
   readonly dropouts: readonly DropoutInput[];
-  /** The inputs asked for whose tangents reach an output. */
+  /** The requested inputs whose tangents reach an output. */
   readonly tangentInputs: readonly string[];
-  /** The parameters asked for whose tangents reach an output. */
+  /** The requested parameters whose tangents reach an output. */
   readonly tangentParameters: readonly string[];
-  /** The outputs asked for that move. */
+  /** The requested outputs that have a tangent. */
   readonly tangentOutputs: readonly string[];
-  /** The outputs asked for to which nothing that moves has a path: their tangent is zero and is not computed. */
+  /** The requested outputs that depend on no value with a tangent: their tangent is zero and is not computed. */
   readonly withoutTangent: readonly string[];
 }
 
@@ -59,8 +59,8 @@ export function tangentName(value: string): string {
 }
 
 /**
- * The graph that computes a stage's outputs and their tangents.
- * Throws InputError naming node and operator where a tangent would have to pass an operator without a rule.
+ * The graph that computes a stage's outputs and their tangents. Throws InputError, naming node and operator, if a
+ * tangent has to pass an operator without a rule.
  */
 export function tangentGraph(stage: StaticGraph, options: TangentOptions): TangentGraph {
   const { stage: masked, dropouts } = replaceDropouts(stage);
@@ -125,9 +125,9 @@ function declareTangent(emitter: Emitter, name: string): string {
 }
 
 /**
- * Writes the tangents of all `moved` values that those in `tangents` (value → its tangent) reach, and adds them to it.
- * Returns the tangents of the parameters with which those of activations start: they (a first layer's) meet activations
- * that do not move.
+ * Writes the tangents of all `moved` values that `tangents` (value → its tangent) reach, and adds them to it. Returns
+ * the parameters' tangents from which the activations' first ones arise (a first layer's): these meet activations
+ * without tangents.
  */
 function propagate(
   emitter: Emitter,
@@ -145,7 +145,7 @@ function propagate(
 ): ReadonlySet<string> {
   const activations = new Set(data);
   const starts = new Set<string>();
-  /** For parameters, and what is computed of them alone: the tangents that it moves with. */
+  /** For parameters and values derived from them alone: the parameter tangents that they depend on. */
   const origins = new Map([...tangents].map(([name, tangent]) => [name, [tangent]]));
   for (const node of [...emitter.nodes]) {
     const isActivation = node.inputs.some((input) => activations.has(input));
@@ -168,7 +168,7 @@ function propagate(
   return starts;
 }
 
-/** All nodes and the outputs' tangents under the names that these get; one that cannot be renamed is copied. */
+/** All nodes, with the outputs' tangents under their final names; one that cannot be renamed is copied. */
 function nameTangents(
   emitter: Emitter,
   { nodes, aliases, tangents }: Arranged & { readonly tangents: ReadonlyMap<string, string> },
@@ -199,6 +199,7 @@ function checkType(emitter: Emitter, node: Node, value: string, tangent: string)
   const fits = expected.type === found.type && sameShape(expected.shape, found.shape);
   assert(
     fits,
-    `the rule of ${node.operator} (node "${node.name}") gave ${found.type}[${found.shape}] for the tangent of ${expected.type}[${expected.shape}]`,
+    `the rule of ${node.operator} (node "${node.name}") gave ${found.type}[${found.shape}] for the tangent of ` +
+      `${expected.type}[${expected.shape}]`,
   );
 }

@@ -1,5 +1,5 @@
-// The forward pass as differentiation wants it: parameters and buffers become graph inputs, and a few nodes are
-// rewritten so that they also give what their gradient rules need (a batch's mean), which costs them nothing.
+// The forward pass in the form that differentiation needs: parameters and buffers become graph inputs, and a few nodes
+// are rewritten to output also what their gradient rules need (a batch's mean), at no cost.
 
 import { assert, defined } from '../assert.ts';
 import { Emitter } from '../graph/emitter.ts';
@@ -14,22 +14,22 @@ import { gradientRules } from './rules.ts';
 /** A buffer's new value, computed by the forward pass. */
 export interface BufferUpdate {
   readonly buffer: string;
-  /** The output of the forward graph that replaces it. */
+  /** The output of the forward graph that is the new value. */
   readonly output: string;
 }
 
-/** The forward pass in an emitter, ready for the backward pass to be written behind it. */
+/** The forward pass in an emitter, ready for a backward pass to be appended. */
 export interface Forward {
   readonly emitter: Emitter;
   readonly bufferUpdates: readonly BufferUpdate[];
   /**
-   * The float values that depend on a source in a differentiable way, sources included; never running statistics, masks
-   * or indices.
+   * The float values that depend differentiably on a source, including the sources; never running statistics, masks or
+   * indices.
    */
   readonly moved: ReadonlySet<string>;
 }
 
-/** Loads a stage whose dropouts are replaced. `sources`: the inputs and parameters that need gradients. */
+/** Loads a stage with dropouts already replaced. `sources`: the inputs and parameters that need gradients. */
 export function loadForward({ graph, types }: StaticGraph, sources: readonly string[]): Forward {
   const emitter = new Emitter('grad.');
   const declare = (name: string): string => {
@@ -57,7 +57,7 @@ export function loadForward({ graph, types }: StaticGraph, sources: readonly str
   return { emitter, bufferUpdates, moved };
 }
 
-/** Asserts that the names are those of inputs, parameters and outputs of a graph. */
+/** Asserts that the names belong to inputs, parameters and outputs of a graph. */
 export function checkNames(
   graph: Graph,
   { inputs, parameters, outputs }: Readonly<Record<'inputs' | 'parameters' | 'outputs', readonly string[]>>,
@@ -73,7 +73,7 @@ function typeOf(types: ReadonlyMap<string, ValueType>, name: string): ValueType 
   return defined(types.get(name), `the type of "${name}"`);
 }
 
-/** False where no gradient passes the operator; an operator without a rule counts as one that gradients pass. */
+/** Whether gradients pass the operator; an unknown operator counts as differentiable. */
 function isDifferentiable(node: Node): boolean {
   return node.domain !== '' || !isOperator(node.operator) || gradientRules[node.operator] !== 'not-differentiable';
 }
@@ -85,7 +85,7 @@ export function isTrainingBatchNormalization(node: Node): boolean {
 
 /**
  * With momentum 0 the second and third output are the batch's mean and variance, which the gradient needs; the running
- * ones follow: running′ = running·momentum + batch·(1 − momentum).
+ * ones are then computed as running′ = running·momentum + batch·(1 − momentum).
  */
 function writeBatchNormalization(emitter: Emitter, node: Node, buffers: readonly string[]): readonly BufferUpdate[] {
   const momentum = floatAttribute(node, 'momentum', 0.9);
@@ -113,7 +113,7 @@ function writeBatchNormalization(emitter: Emitter, node: Node, buffers: readonly
   });
 }
 
-/** The node with all of its first `count` outputs present. */
+/** The node with its first `count` outputs all present. */
 function withOutputs(emitter: Emitter, node: Node, count: number): Node {
   const outputs = Array.from(
     { length: count },

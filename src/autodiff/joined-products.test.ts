@@ -8,7 +8,7 @@ import { createRandom } from '../random.ts';
 import { checkGraph, inDoublePrecision, randomTensor } from '../testing/gradient-check.ts';
 import { differentiate } from './differentiate.ts';
 
-/** h ← tanh(h·Wᵀ), some times over. */
+/** h ← tanh(h·Wᵀ), repeated. */
 function steps(count: number): StaticGraph {
   const builder = new GraphBuilder('steps');
   const w = builder.parameter('w', [3, 3], normal(0.5));
@@ -17,13 +17,13 @@ function steps(count: number): StaticGraph {
   return instantiate(inDoublePrecision(builder.build([h])), 2);
 }
 
-test('the gradient of a weight that every step reads is one product of the steps on top of one another', () => {
+test('the gradient of a weight that every step reads is one product of the stacked steps', () => {
   const { backward } = differentiate(steps(5), { inputs: [] });
   const operators = backward.nodes.map(({ operator }) => operator);
   assert.equal(operators.filter((operator) => operator === 'Sum').length, 0);
   const last = backward.nodes.at(-1);
   assert.deepEqual([last?.operator, last?.inputs.length], ['Gemm', 2]);
-  // five products back through the steps less the first, and one for the weight
+  // one product back through each of the steps but the first, and one for the weight
   assert.equal(operators.filter((operator) => operator === 'Gemm').length, 5);
   assert.equal(
     differentiate(steps(3), { inputs: [] }).backward.nodes.filter(({ operator }) => operator === 'Sum').length,

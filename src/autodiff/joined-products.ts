@@ -1,16 +1,16 @@
-// A weight that is read many times (at each step of a sequence) gets its gradient as a sum of products Aᵢᵀ·Bᵢ. Stacked
-// on top of one another the factors make it one product: no sum over matrices of the weight's size, which would take
-// longer than the products.
+// A weight that is read many times (at each step of a sequence) has a sum of products AᵢᵀBᵢ as its gradient. With the
+// factors stacked it is one product, which saves summing matrices of the weight's size; that would take longer than the
+// products.
 
 import type { Emitter } from '../graph/emitter.ts';
 import { floatAttribute, intAttribute, type Node } from '../graph/graph.ts';
 import { concat } from './expressions.ts';
 import { matrixProduct } from './rules/products.ts';
 
-/** From this many terms on it pays. */
+/** The number of terms from which joining pays. */
 const leastTerms = 4;
 
-/** Σ of the terms as one product, where all of them are products Aᵀ·B; undefined where they are not. */
+/** Σ of the terms as one product, if all of them are products Aᵀ·B; otherwise undefined. */
 export function joinedProducts(e: Emitter, terms: readonly string[]): string | undefined {
   if (terms.length < leastTerms) return undefined;
   const wanted = new Set(terms);

@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import { createRandom } from '../random.ts';
 import { FlowNetwork } from './minimum-cut.ts';
 
-test('the cut with the fewest vertices on the source side is found', () => {
+test('finds the minimum cut with the fewest vertices on the source side', () => {
   // s ──3──▶ a ──2──▶ t,  s ──2──▶ b ──1──▶ t,  b ──5──▶ a: only the edges into t are full.
   const network = new FlowNetwork();
   const [s, t, a, b] = [network.vertex(), network.vertex(), network.vertex(), network.vertex()];
@@ -20,7 +20,7 @@ test('the cut with the fewest vertices on the source side is found', () => {
   assert.deepEqual([...line.sourceSide(from, to)], [from]);
 });
 
-test('an infinite way from source to sink is a mistake', () => {
+test('an infinite path from source to sink is refused', () => {
   const network = new FlowNetwork();
   const [s, t] = [network.vertex(), network.vertex()];
   network.edge(s, t, Number.POSITIVE_INFINITY);

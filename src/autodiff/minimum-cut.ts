@@ -1,12 +1,12 @@
-// Minimum cuts by Dinic's algorithm (shortest augmenting paths by levels; O(V²E), near linear on the networks that
-// recomputation makes). Capacities are non-negative numbers, Infinity allowed; nothing recurses, so that long chains do
-// not exhaust the stack.
+// Minimum cuts by Dinic's algorithm (shortest augmenting paths by levels; O(V²E), near linear on recomputation's
+// networks). Capacities are non-negative numbers, Infinity allowed. Not recursive, so that long chains do not exhaust
+// the stack.
 
 import { assert } from '../assert.ts';
 
 /** A directed network with capacities. Vertices are numbered from 0 in the order of `vertex()`. */
 export class FlowNetwork {
-  /** By edge: where it leads. Edge e and its reverse e ^ 1 stand side by side. */
+  /** By edge: its head. Edge e and its reverse e ^ 1 are neighbours. */
   readonly #heads: number[] = [];
   readonly #capacities: number[] = [];
   readonly #edges: number[][] = [];
@@ -16,7 +16,7 @@ export class FlowNetwork {
     return this.#edges.push([]) - 1;
   }
 
-  /** Adds an edge. Parallel ones add up. */
+  /** Adds an edge. Capacities of parallel edges add up. */
   edge(from: number, to: number, capacity: number): void {
     assert(capacity >= 0, `a capacity of ${capacity}`);
     this.#edges[from]?.push(this.#heads.push(to) - 1);
@@ -26,13 +26,13 @@ export class FlowNetwork {
   }
 
   /**
-   * The vertices on the source's side of a minimum cut: of all minimum cuts, the one with the fewest. A path of
-   * infinite capacity from source to sink is a mistake.
+   * The vertices on the source's side of a minimum cut; of all minimum cuts, the one with the fewest. Throws for a path
+   * of infinite capacity from source to sink.
    */
   sourceSide(source: number, sink: number): ReadonlySet<number> {
     const residual = Float64Array.from(this.#capacities);
     const finite = this.#capacities.filter(Number.isFinite);
-    // Rounding leaves crumbs of capacity: they are nothing.
+    // Rounding leaves residual capacities, which count as 0.
     const crumb = finite.reduce((sum, capacity) => sum + capacity, 0) * 1e-13;
     for (;;) {
       const levels = this.#levels(residual, source, crumb);
@@ -41,7 +41,7 @@ export class FlowNetwork {
     }
   }
 
-  /** The distance of every vertex from the source over edges that can take more; −1 where there is no way. */
+  /** The distance of every vertex from the source over edges with residual capacity; −1 if there is no path. */
   #levels(residual: Float64Array, source: number, crumb: number): Int32Array {
     const levels = new Int32Array(this.#edges.length).fill(-1);
     levels[source] = 0;
@@ -58,7 +58,7 @@ export class FlowNetwork {
     return levels;
   }
 
-  /** Sends flow along paths that go up one level an edge, until none is left. */
+  /** Sends flow along paths whose edges each go up one level, until none is left. */
   #block(
     residual: Float64Array,
     levels: Int32Array,

@@ -29,7 +29,7 @@ const block: RecomputationProblem = {
   required: ['x', 'c', 'r'],
 };
 
-test('the front goes from keeping all to computing all again, cheap values first', () => {
+test('the front goes from keeping everything to recomputing everything, cheap values first', () => {
   const front = recomputationFront(block);
   assert.deepEqual(
     front.map(({ savedBytes, extraMs, saved, recompute }) => [
@@ -49,7 +49,7 @@ test('the front goes from keeping all to computing all again, cheap values first
   assert.equal(withinBudget(front, 49), undefined);
 });
 
-test('what must not run again is kept, and a view of a value is never kept beside it', () => {
+test('nodes that must not run again are kept, and no view is kept in addition to its value', () => {
   const problem = {
     ...block,
     nodes: block.nodes.map((each) =>
@@ -68,7 +68,7 @@ test('what must not run again is kept, and a view of a value is never kept besid
   assert.equal(recomputationFront(problem).length, 1);
 });
 
-test('equal layers are given up one by one, the first ones first', () => {
+test('equal layers are recomputed one by one, the first ones first', () => {
   const layers = Array.from({ length: 4 }, (_, index) => index);
   const problem: RecomputationProblem = {
     nodes: layers.flatMap((index) => [node([`x${index}`], `y${index}`, 5), node([`y${index}`], `x${index + 1}`, 1)]),
@@ -120,7 +120,7 @@ function allChoices(problem: RecomputationProblem): Recomputation[] {
   );
 }
 
-test('for every rate the choice is the best of all, on random graphs', () => {
+test('for every rate the choice is optimal, on random graphs', () => {
   for (let seed = 0; seed < 150; seed++) {
     const problem = randomProblem(seed);
     const choices = allChoices(problem);
@@ -133,7 +133,7 @@ test('for every rate the choice is the best of all, on random graphs', () => {
   }
 });
 
-test('the front has every corner of the hull of all choices, and falls in bytes as it grows in time', () => {
+test('the front has every corner of the convex hull of all choices; bytes fall as time grows', () => {
   let cornerCount = 0;
   for (let seed = 0; seed < 150; seed++) {
     const problem = randomProblem(seed);
@@ -143,7 +143,7 @@ test('the front has every corner of the hull of all choices, and falls in bytes 
       const before = front[index] as Recomputation;
       assert.ok(point.savedBytes < before.savedBytes && point.extraMs >= before.extraMs, `seed ${seed}`);
     });
-    // A corner is the only best choice for some rate; ties are within what breaks them.
+    // Each corner is the only best choice for some rate; ties are within the tie-breaking term.
     for (let rate = 0.05; rate < 30; rate *= 1.3) {
       const price = ({ savedBytes, extraMs }: Recomputation): number => savedBytes + rate * extraMs;
       const least = Math.min(...choices.map(price));

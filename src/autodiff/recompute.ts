@@ -1,7 +1,7 @@
-// Which values of a forward pass to keep for the backward pass, and which to compute again. Keeping costs bytes,
-// computing again costs time; the best choice for any exchange rate between the two is a minimum cut of the forward
-// pass (the min-cut rematerialization of AOTAutograd, with time in the objective). Sweeping the rate gives the lower
-// convex hull of all choices. Pure: it knows nodes by their names and costs only.
+// Which values of a forward pass to keep for the backward pass, and which to recompute. Keeping costs bytes,
+// recomputing costs time; the best choice for any exchange rate between the two is a minimum cut of the forward pass
+// (the min-cut rematerialization of AOTAutograd, with time in the objective). Varying the rate gives the lower convex
+// hull of all choices. Pure: uses only the names and costs of nodes.
 
 import { FlowNetwork } from './minimum-cut.ts';
 
@@ -9,36 +9,36 @@ import { FlowNetwork } from './minimum-cut.ts';
 export interface RecomputableNode {
   readonly inputs: readonly string[];
   readonly outputs: readonly string[];
-  /** What computing it once more takes, in milliseconds; Infinity where that is not allowed. */
+  /** Milliseconds to run it once more; Infinity if that is not allowed. */
   readonly costMs: number;
 }
 
-/** What there is to choose. A value without an entry in `bytes` is at hand for nothing (a parameter, a constant). */
+/** The input of the choice. A value without an entry in `bytes` is available for free (a parameter, a constant). */
 export interface RecomputationProblem {
-  /** In an order in which they can run. */
+  /** In topological order. */
   readonly nodes: readonly RecomputableNode[];
-  /** What keeping a value takes; Infinity where it must not be kept but computed (a view of another value). */
+  /** Bytes to keep a value; Infinity if it must not be kept (a view of another value). */
   readonly bytes: ReadonlyMap<string, number>;
   /** The values that the backward pass reads. */
   readonly required: Iterable<string>;
 }
 
-/** One choice. */
+/** A choice of kept and recomputed values. */
 export interface Recomputation {
-  /** Bytes of the values kept. */
+  /** Bytes of the kept values. */
   readonly savedBytes: number;
-  /** Time of the nodes that run again. */
+  /** Milliseconds of the nodes that run again. */
   readonly extraMs: number;
   /** The values kept. */
   readonly saved: ReadonlySet<string>;
-  /** The values computed again: all outputs of the nodes that run again. */
+  /** The recomputed values: all outputs of the nodes that run again. */
   readonly recompute: ReadonlySet<string>;
 }
 
 /**
- * The choice with the least savedBytes + bytesPerMs · extraMs; of several, the one that computes least again. With r(n)
- * = 1 where node n runs again and a(v) = 1 where the backward pass or a node that runs again reads v, the cost is Σ
- * ms(n)·r(n) + Σ bytes(v)·max(0, a(v) − r(producer of v)): a cut between the ones and the zeros.
+ * The choice with the least savedBytes + bytesPerMs · extraMs; of several, the one that recomputes least. With r(n) = 1
+ * if node n runs again and a(v) = 1 if the backward pass or a node that runs again reads v, the cost is Σ ms(n)·r(n) +
+ * Σ bytes(v)·max(0, a(v) − r(producer of v)): a cut between the ones and the zeros.
  */
 export function cheapestRecomputation(problem: RecomputationProblem, bytesPerMs: number): Recomputation {
   const network = new FlowNetwork();
@@ -70,7 +70,7 @@ export function cheapestRecomputation(problem: RecomputationProblem, bytesPerMs:
   return measured(problem, again);
 }
 
-/** What running these nodes again saves and costs. */
+/** The choice in which these nodes run again, with its bytes and time. */
 export function measured(problem: RecomputationProblem, again: readonly RecomputableNode[]): Recomputation {
   const recompute = new Set(again.flatMap(({ outputs }) => outputs));
   const read = [...problem.required, ...again.flatMap(({ inputs }) => inputs)];
@@ -80,18 +80,18 @@ export function measured(problem: RecomputationProblem, again: readonly Recomput
   return { savedBytes, extraMs: again.reduce((sum, { costMs }) => sum + costMs, 0), saved, recompute };
 }
 
-/** At most so many cuts make a front. */
+/** The maximum number of minimum cuts computed for a front. */
 const cutLimit = 64;
 /**
- * Equal layers would all change sides at one rate; costs that differ by this much in all let them change one after the
- * other.
+ * Equal layers would all change sides at one rate; costs that differ by this fraction in total make them change one by
+ * one.
  */
 const tieBreak = 1e-3;
 
 /**
- * The choices that are best at some exchange rate, from "compute nothing again" to "keep the least": bytes fall and
- * time grows along the list. Of layers that cost the same, early ones are computed again first: when their turn comes,
- * most of what was kept is free already.
+ * The choices that are best at some exchange rate, from "recompute nothing" to "keep the least": bytes fall and time
+ * grows along the list. Of layers with equal cost, early ones are recomputed first: by the time of their backward pass,
+ * most of what was kept is already freed.
  */
 export function recomputationFront(problem: RecomputationProblem): readonly Recomputation[] {
   const { nodes } = problem;
@@ -110,7 +110,7 @@ export function recomputationFront(problem: RecomputationProblem): readonly Reco
   const ends = [at(Number.isFinite(least) ? (2 * total) / least : 0), at(0)] as const;
   const points: Recomputation[] = [...ends];
   const width = ([left, right]: readonly [Recomputation, Recomputation]): number => left.savedBytes - right.savedBytes;
-  /** Pairs of neighbours between which there may be more corners of the hull; the widest are looked at first. */
+  /** Neighbours between which there may be more corners of the hull; the widest pairs are examined first. */
   const gaps = [ends as readonly [Recomputation, Recomputation]];
   while (gaps.length > 0 && cutCount < cutLimit) {
     gaps.sort((a, b) => width(a) - width(b));
@@ -131,7 +131,7 @@ export function recomputationFront(problem: RecomputationProblem): readonly Reco
   );
 }
 
-/** Without points that another one beats in both. */
+/** The points that no other point beats in both bytes and time. */
 function paretoFront(points: readonly Recomputation[]): readonly Recomputation[] {
   const front: Recomputation[] = [];
   for (const point of [...points].sort((a, b) => a.extraMs - b.extraMs || a.savedBytes - b.savedBytes)) {
@@ -140,7 +140,7 @@ function paretoFront(points: readonly Recomputation[]): readonly Recomputation[]
   return front;
 }
 
-/** The point of a front that fits with the least time; undefined where none does. */
+/** The fastest point of a front that fits the budget; undefined if none does. */
 export function withinBudget(front: readonly Recomputation[], budgetBytes: number): Recomputation | undefined {
   return front.find(({ savedBytes }) => savedBytes <= budgetBytes);
 }

@@ -1,6 +1,6 @@
-// What a gradient rule is: given the gradients of a node's outputs, it writes nodes that compute the gradients of its
-// inputs (vector–Jacobian products). Rules may read the node's inputs and outputs by name; what they read is what the
-// forward pass saves.
+// The interface of gradient rules: given the gradients of a node's outputs, a rule writes nodes that compute the
+// gradients of its inputs (vector–Jacobian products). Rules may read the node's inputs and outputs by name; the forward
+// pass saves what they read.
 
 import { defined } from '../assert.ts';
 import { InputError } from '../errors.ts';
@@ -12,27 +12,27 @@ import type { OperatorName } from '../graph/operators/names.ts';
 import { toNumbers } from '../graph/tensor.ts';
 import type { ConvolutionForms } from './forms.ts';
 
-/** A node of the forward pass, and where a rule writes. */
+/** A node of the forward pass, and the emitter a rule writes to. */
 export interface NodeContext {
   readonly node: Node;
   /** Holds the forward values' types and constants; the rule writes its nodes here. */
   readonly emitter: Emitter;
 }
 
-/** What a gradient rule sees. */
+/** The arguments of a gradient rule. */
 export interface RuleContext extends NodeContext {
   /**
-   * dL/d(output), in the output's shape and type; undefined for an output that no loss depends on. At least one is
-   * there.
+   * dL/d(output), in the output's shape and type; undefined for an output that the loss does not depend on. At least
+   * one is defined.
    */
   readonly outputGradients: readonly (string | undefined)[];
-  /** Which inputs need a gradient; work for others is wasted. At least one does. */
+  /** Which inputs need a gradient; others need not be computed. At least one does. */
   readonly needs: readonly boolean[];
   /** The forward node that computes a value; undefined for inputs and constants. */
   readonly producer: (value: string) => Node | undefined;
   /** Chooses among the forms of convolutions. */
   readonly forms: ConvolutionForms;
-  /** True: the gradients of convolutions and batch normalizations are named only (deferred.ts). */
+  /** True: gradients of convolutions and batch normalizations are written as deferred nodes (deferred.ts). */
   readonly deferred: boolean;
 }
 
@@ -40,29 +40,30 @@ export interface RuleContext extends NodeContext {
 export type GradientRule = (context: RuleContext) => readonly (string | undefined)[];
 
 /**
- * A rule, or the statement that the operator's outputs are integers, booleans or piecewise constant, so that no
+ * A rule, or 'not-differentiable' if the operator's outputs are integers, booleans or piecewise constant, so that no
  * gradient passes.
  */
 export type RuleEntry = GradientRule | 'not-differentiable';
 
 /**
- * The operator of a node that a derivative has to pass. Throws InputError where it is none of the built-in ones, which
- * have rules.
+ * The operator of a node that a derivative has to pass. Throws InputError if it is not built in; built-in ones have
+ * rules.
  */
 export function differentiableOperator(node: Node): OperatorName {
   if (node.domain === '' && isOperator(node.operator)) return node.operator;
   const operator = node.domain === '' ? node.operator : `${node.domain}.${node.operator}`;
   throw new InputError(
-    `Node "${node.name}" uses the operator ${operator}, which has no gradient rule; train only layers after it, or express it by operators that have one.`,
+    `Node "${node.name}" uses the operator ${operator}, which has no gradient rule; train only layers after ` +
+      'it, or express it by operators that have one.',
   );
 }
 
-/** The gradient of output `index`, which the rule knows to be there. */
+/** The gradient of output `index`, which must be defined. */
 export function gradientOf({ outputGradients, node }: RuleContext, index = 0): string {
   return defined(outputGradients[index], `the gradient of output ${index} of ${node.name}`);
 }
 
-/** The name of input `index`, or undefined where it is absent. */
+/** The name of input `index`, or undefined if it is absent. */
 export function optionalInput({ node }: NodeContext, index: number): string | undefined {
   const name = node.inputs[index];
   return name === undefined || name === '' ? undefined : name;
@@ -84,7 +85,7 @@ export function inputShape(context: NodeContext, index = 0): readonly number[] {
   return context.emitter.shape(inputOf(context, index));
 }
 
-/** The numbers in a constant input; undefined where the input is absent. Throws InputError where it is not constant. */
+/** The numbers in a constant input; undefined if the input is absent. Throws InputError if it is not constant. */
 export function constantInput(context: NodeContext, index: number): readonly number[] | undefined {
   const name = optionalInput(context, index);
   if (name === undefined) return undefined;
@@ -94,12 +95,12 @@ export function constantInput(context: NodeContext, index: number): readonly num
     : fail(context.node, `has no gradient while its input "${name}" is computed at run time; make it an initializer`);
 }
 
-/** An axis that may count from the end, as one in [0, rank). */
+/** An axis that may count from the end, converted to [0, rank). */
 export function positiveAxis(axis: number, rank: number): number {
   return axis < 0 ? axis + rank : axis;
 }
 
-/** Gradients for inputs that need them: `make[i]` is called only where `needs[i]`. */
+/** Gradients for inputs that need them: `make[i]` is called only if `needs[i]`. */
 export function whereNeeded(
   { needs }: RuleContext,
   ...make: readonly (() => string | undefined)[]

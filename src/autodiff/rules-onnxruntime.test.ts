@@ -1,5 +1,4 @@
-// The graphs that rules write must be what ONNX Runtime runs: each operator's forward and backward graphs there, in
-// float32.
+// ONNX Runtime must run the graphs that rules write: each operator's forward and backward graphs, in float32.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';

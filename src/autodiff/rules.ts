@@ -42,7 +42,7 @@ const neuralRules: Readonly<Record<NeuralName, RuleEntry>> = {
   Softmax: softmax,
 };
 
-/** Training replaces them by inputs (dropout.ts); no gradient passes to a probability. */
+/** Training replaces random nodes by inputs (dropout.ts); no gradient passes to a probability. */
 const randomRules: Readonly<Record<RandomName, RuleEntry>> = {
   Bernoulli: 'not-differentiable',
   RandomNormal: 'not-differentiable',
@@ -51,7 +51,7 @@ const randomRules: Readonly<Record<RandomName, RuleEntry>> = {
   RandomUniformLike: 'not-differentiable',
 };
 
-/** Every operator's gradient rule, or the statement that none passes. */
+/** Every operator's gradient rule, or 'not-differentiable'. */
 export const gradientRules: Readonly<Record<OperatorName, RuleEntry>> = {
   ...elementwiseRules,
   ...reductionRules,
@@ -60,7 +60,7 @@ export const gradientRules: Readonly<Record<OperatorName, RuleEntry>> = {
   ...randomRules,
 };
 
-/** dx = g: dropout that drops is replaced by a product with its mask before gradients are taken (see dropout.ts). */
+/** dx = g: a dropout that drops is replaced by a product with its mask before differentiation (dropout.ts). */
 function inertDropout(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node } = context;
   const [ratio, training] = [1, 2].map((index) => {

@@ -36,7 +36,8 @@ function gradients(
 const frontOf = (stage: StaticGraph): readonly Recomputation[] => recomputations(stage, { inputs: floats(stage) });
 
 /**
- * Gradients are the same (but for rounding) and bytes as promised, everywhere on the front. Returns the front's length.
+ * Checks on the whole front that gradients are the same (except for rounding) and bytes as predicted. Returns the
+ * front's length.
  */
 function checkFront(stage: StaticGraph, seed: number): number {
   const front = frontOf(stage);
@@ -56,14 +57,14 @@ function checkFront(stage: StaticGraph, seed: number): number {
   return front.length;
 }
 
-test('nets with recomputation have the gradients of those without, and keep the bytes that the front says', () => {
+test('nets with recomputation have the same gradients, and keep the bytes that the front predicts', () => {
   for (const net of [residualNet(), attentionNet(), depthwiseNet()]) {
     const front = checkFront(instantiate(inDoublePrecision(net), 2), 1);
     assert.ok(front > 4, `${net.name}: ${front}`);
   }
 });
 
-test('random graphs with recomputation have the gradients of those without', () => {
+test('random graphs with recomputation have the same gradients', () => {
   let [checkedCount, pointCount] = [0, 0];
   for (let seed = 0; seed < 60; seed++) {
     const { graph, inputs } = randomGraph(seed, 16);

@@ -1,12 +1,13 @@
-// From a forward pass to the question what of it to keep (recompute.ts): bytes are exact, times estimated from
+// From a forward pass to the problem of what to keep of it (recompute.ts): bytes are exact, times are estimated from
 // operations and bytes moved.
 
 import { nodeFlops } from '../graph/flops.ts';
 import type { Node } from '../graph/graph.ts';
 import type { StaticGraph } from '../graph/static.ts';
 import { byteLength, type ValueType } from '../graph/tensor.ts';
-import { type DifferentiateOptions, differentiate, type ForwardPass } from './differentiate.ts';
+import { type DifferentiateOptions, differentiate } from './differentiate.ts';
 import { type Recomputation, type RecomputationProblem, recomputationFront } from './recompute.ts';
+import type { ForwardPass } from './split-backward.ts';
 
 /** Milliseconds of one run of a node. */
 export type NodeCost = (
@@ -15,7 +16,7 @@ export type NodeCost = (
   outputs: readonly ValueType[],
 ) => number;
 
-/** The question what to keep of a pass. */
+/** The recomputation problem of a forward pass. */
 export function recomputationProblem(
   { nodes, bytes, required, type }: ForwardPass,
   costMs: NodeCost = estimatedMs,
@@ -31,20 +32,18 @@ export function recomputationProblem(
   };
 }
 
-/** How `recomputations` counts time. */
+/** Options of `recomputations` for times. */
 export interface TimeOptions {
   /** Default: `estimatedMs`. */
   readonly costMs?: NodeCost;
-  /**
-   * The measured time of the forward pass: what the nodes' times are scaled to. Default: they are taken as they are.
-   */
+  /** The measured time of the forward pass, to which the nodes' times are scaled. Default: not scaled. */
   readonly forwardMs?: number;
 }
 
 /**
- * What a stage may keep for its backward pass, from everything with no extra time to the least with the most: bytes of
- * the whole batch, inputs that are kept included; milliseconds more. `withinBudget` picks the choice for a budget,
- * whose `recompute` goes to `differentiate`.
+ * The choices of what a stage keeps for its backward pass, from everything with no extra time to the least with the
+ * most: bytes of the whole batch, including kept inputs, and additional milliseconds. `withinBudget` chooses for a
+ * budget; its `recompute` is an option of `differentiate`.
  */
 export function recomputations(
   stage: StaticGraph,
@@ -64,14 +63,14 @@ export function recomputations(
 }
 
 /**
- * One core of 2020 with eight to sixteen lanes. Only proportions matter: times are scaled to measured ones where those
- * are known.
+ * One core of 2020 with eight to sixteen SIMD lanes. Only proportions matter: times are scaled to measured ones if
+ * those are known.
  */
 const productFlopsPerMs = 6e7;
 const bytesPerMs = 6e6;
 const elementsPerMs = 1e6;
 
-/** Operators whose elements take several operations each, by their number. */
+/** Operators that take several operations for each element, with their number. */
 const steps: Readonly<Record<string, number>> = {
   BatchNormalization: 0.5,
   Clip: 0.3,
@@ -94,8 +93,8 @@ const products = new Set(['Conv', 'ConvTranspose', 'Gemm', 'MatMul']);
 const views = new Set(['Reshape', 'Flatten', 'Squeeze', 'Unsqueeze', 'Identity']);
 
 /**
- * A guess that needs no measurement: the time of products from their operations, of others from the bytes they move and
- * the work on each element.
+ * A node's time without measurement: for products from their operations, for others from the bytes they move and the
+ * work on each element.
  */
 export const estimatedMs: NodeCost = (node, inputs, outputs) => {
   if (views.has(node.operator)) return 0;
@@ -104,6 +103,6 @@ export const estimatedMs: NodeCost = (node, inputs, outputs) => {
   const flops = nodeFlops(node, inputs, outputs);
   if (!products.has(node.operator)) return moved + (flops * (steps[node.operator] ?? 0.2)) / elementsPerMs;
   const inputChannels = inputs[1]?.shape[1] ?? 1;
-  // depthwise convolutions do not reach what products reach
+  // depthwise convolutions run slower than products
   return moved + flops / (node.operator === 'Conv' && inputChannels < 4 ? productFlopsPerMs / 10 : productFlopsPerMs);
 };

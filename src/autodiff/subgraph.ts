@@ -1,16 +1,19 @@
-// Cuts graphs out of one long list of nodes (a forward pass with its backward pass behind it): what computes some
-// targets from values that are given. Also merges nodes that compute the same thing.
+// Cuts graphs out of one list of nodes (a forward pass followed by its backward pass): the nodes that compute some
+// targets from given values. Also merges nodes that compute the same.
 
 import { assert, defined } from '../assert.ts';
 import type { Emitter } from '../graph/emitter.ts';
 import type { Attribute, Graph, Node } from '../graph/graph.ts';
 import type { Tensor } from '../graph/tensor.ts';
 
-/** Which nodes compute the targets, and what they read from outside. */
+/** The nodes that compute the targets, and the values they read from outside. */
 export interface Selection {
   /** Indices into the list, ascending. */
   readonly nodes: ReadonlySet<number>;
-  /** Values read that no selected node computes and that are no constants, in the order of their producers. */
+  /**
+   * Values that the selection reads, but that no selected node computes and that are no constants, in the order of
+   * their producers.
+   */
   readonly leaves: readonly string[];
 }
 
@@ -59,7 +62,7 @@ export class NodeList {
   }
 }
 
-/** What {@link assemble} makes a graph of. `rename` maps values to the names they have in the graph. */
+/** The parts from which {@link assemble} makes a graph. `rename` maps values to their names in the graph. */
 export interface GraphParts {
   readonly name: string;
   readonly inputs: readonly string[];
@@ -68,7 +71,7 @@ export interface GraphParts {
   readonly rename?: ReadonlyMap<string, string>;
 }
 
-/** A graph from parts whose types and constants an emitter knows. */
+/** A graph from its parts, whose types and constants the emitter knows. */
 export function assemble(emitter: Emitter, { name, inputs, nodes, outputs, rename = new Map() }: GraphParts): Graph {
   const renamed = (value: string): string => rename.get(value) ?? value;
   const initializers = new Map<string, Tensor>();

@@ -1,5 +1,4 @@
-// The graphs that tangent rules write must be what ONNX Runtime runs: each operator's there, and small nets whole, in
-// float32.
+// ONNX Runtime must run the graphs that tangent rules write: each operator's, and whole small nets, in float32.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';

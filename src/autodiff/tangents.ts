@@ -16,7 +16,7 @@ const randomTangents: Readonly<Record<RandomName, TangentEntry>> = {
   RandomUniformLike: 'not-differentiable',
 };
 
-/** Every operator's tangent rule, or the statement that its outputs never move. */
+/** Every operator's tangent rule, or 'not-differentiable'. */
 export const tangentRules: Readonly<Record<OperatorName, TangentEntry>> = {
   ...elementwiseTangents,
   ...reductionTangents,

@@ -1,16 +1,16 @@
-// Which values of a backward pass are the gradients that its graphs give. Where a value cannot bear the gradient's
-// name, a copy does.
+// Assigns the gradients' names to values of a backward pass. If a value cannot have the gradient's name, a copy gets
+// it.
 
 import type { Emitter } from '../graph/emitter.ts';
 import { gradientName } from '../graph/gradient-name.ts';
 import type { Node } from '../graph/graph.ts';
 import type { mergeEqualNodes } from './subgraph.ts';
 
-/** The values that become gradients, under their names; each found once. */
+/** The values that become gradients, under their final names; each is found only once. */
 export class Targets {
-  /** The backward nodes, copies that were needed included. */
+  /** The backward nodes, including added copies. */
   readonly nodes: Node[];
-  /** The names that the targets get. */
+  /** Value → the name of the gradient that it is. */
   readonly rename: Map<string, string> = new Map();
   readonly #emitter: Emitter;
   readonly #aliases: ReadonlyMap<string, string>;
@@ -31,8 +31,8 @@ export class Targets {
   }
 
   /**
-   * Of those of `names` that have a gradient. A copy stands where the value is one of `excluded`, has another name
-   * already, or, with `alone`, is of use to others too.
+   * The values that are gradients of `names`; names without one are left out. Copies a value that is in `excluded`, has
+   * another name already, or, with `alone`, is read by others too.
    */
   of(names: readonly string[], excluded: ReadonlySet<string>, alone = false): string[] {
     return names

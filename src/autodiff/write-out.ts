@@ -1,4 +1,4 @@
-// The plain forms of deferred gradients: the same nodes that the rules write where nothing is deferred.
+// The plain forms of deferred gradients: the same nodes that the rules write without deferring.
 
 import { defined, unreachable } from '../assert.ts';
 import type { Emitter } from '../graph/emitter.ts';
@@ -9,7 +9,7 @@ import { inputGradient, weightGradient } from './rules/convolution-forms.ts';
 import { trainingGradients } from './rules/normalization.ts';
 
 /**
- * Writes a deferred node in plain operators; the names of its outputs' values, in their order (undefined for absent
+ * Writes a deferred node in plain operators; returns the names of its outputs' values, in order (undefined for absent
  * ones).
  */
 export function writeOut(e: Emitter, node: Node, forms: ConvolutionForms): readonly (string | undefined)[] {

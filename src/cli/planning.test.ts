@@ -7,7 +7,7 @@ import { after, before, test } from 'node:test';
 import type { Plan } from '../cluster/cluster.ts';
 import type { LossPrediction } from '../planner/replan/predict-loss.ts';
 import type { WhatIf } from '../planner/what-if.ts';
-import type { Simulation } from '../simulator/simulate.ts';
+import type { Simulation } from '../simulator/simulation.ts';
 import { temporaryFolder } from '../testing/command.ts';
 import { startCommandHost } from '../testing/command-host.ts';
 
@@ -64,6 +64,22 @@ test('plan by kinds: its profile and plan give simulate the same round; energy a
   assert.equal(simulated.devices['tx2']?.energyJ, undefined);
   const chart = await readFile(at('round.svg'), 'utf8');
   assert.match(chart, /^<svg .*>digits: \d+\.\d ms a round</s);
+});
+
+test('plan --print: the passes of each device on a line; a planner without a program is refused before it plans', async () => {
+  const straight = [...flags, '--batch', '4', '--micro-batch', '1', '--planner', 'straight', '--print'];
+  const { code, stdout, stderr } = await host.run({ args: ['plan', ...straight, '--schedule', 'gpipe'], cwd });
+  assert.equal(code, 0, stderr);
+  const lines = `${stdout}${stderr}`.split('\n').filter((line) => /^(?:nano-\d|tx2):/u.test(line));
+  assert.deepEqual(
+    lines.map((line) => line.replace(/^\S+ +/u, '')),
+    Array.from({ length: lines.length }, () => 'F0 F1 F2 F3 B0 B1 B2 B3 U'),
+  );
+  assert.ok(lines.length > 0);
+  assert.match(
+    await refused('plan', ...flags, '--batch', '4', '--planner', 'hetpipe', '--print'),
+    /Planner "hetpipe" makes no program: leave --print out, or take another planner\.$/u,
+  );
 });
 
 test('pins, exclusions and a time limit reach the planner', async () => {

@@ -4,11 +4,12 @@
 import { stringify as toYaml } from 'yaml';
 import { systemClock } from '../clock.ts';
 import { RunError } from '../errors.ts';
+import { runPrepared } from '../runtime/host/session-here.ts';
 import { createStageFiles } from '../runtime/host/stage-files.ts';
 import type { RunEvent } from '../runtime/protocol/events.ts';
 import type { PreparedRun } from '../runtime/run/prepare.ts';
 import { recordRun } from '../runtime/run/record.ts';
-import { runPrepared, type SessionResult } from '../runtime/run/session.ts';
+import type { SessionResult } from '../runtime/run/session.ts';
 import type { RunFolder } from '../storage/run-folder.ts';
 import { makeRunFolder } from './new-folder.ts';
 import { interruptedExitCode, type Output } from './output.ts';

@@ -7,7 +7,7 @@ import { z } from 'zod';
 import { InputError } from '../errors.ts';
 import { compressModes } from '../planner/compress.ts';
 import { autoSchedule, type TrainSettings } from '../runtime/run/settings.ts';
-import { scheduleNames } from '../schedule/generate.ts';
+import { scheduleNames } from '../schedule/schedules.ts';
 
 interface Setting {
   /** The flag's argument, such as 'N'; absent for switches. */

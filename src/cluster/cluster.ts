@@ -2,6 +2,7 @@
 // Units are in the names.
 
 import type { Compression } from './compression.ts';
+import type { OverheadFields, TimeTable } from './overhead.ts';
 
 /** A link, full duplex, per direction. 1 Mbps = 10^6 bits a second. */
 export interface LinkSpeed {
@@ -43,7 +44,7 @@ export interface LayerProfile {
   /** Per sample, kept for the backward pass. */
   readonly savedBytes: number;
   /**
-   * What the runtime keeps for the layer beside eq. 3, whatever the share. Extension to the contract; absent means 0.
+   * What the runtime keeps for the layer besides eq. 3, whatever the share. Extension to the contract; absent means 0.
    */
   readonly runtimeBytes?: number;
   /** Forward, per sample. */
@@ -60,54 +61,23 @@ export interface LayerProfile {
   readonly batchDependent?: boolean;
 }
 
-export interface DeviceTimes {
+/** What a device takes for each layer, and what its processor pays besides. */
+export interface DeviceTimes extends OverheadFields {
   /** [batchSize index][layer], milliseconds. */
-  readonly forwardMs: readonly (readonly number[])[];
-  readonly backwardMs: readonly (readonly number[])[];
+  readonly forwardMs: TimeTable;
+  readonly backwardMs: TimeTable;
   /**
    * Of backwardMs, the part that gives the input gradients (zero-bubble schedules compute the rest later). Extension to
    * the contract; absent means half. The part counts as no more than the whole.
    */
-  readonly backwardInputMs?: readonly (readonly number[])[];
+  readonly backwardInputMs?: TimeTable;
   /**
    * The other part as a pass of its own, which may take longer than what the whole leaves: what both parts need is
    * computed or read twice. Extension to the contract; absent means what the whole leaves, and so does less than that.
    */
-  readonly backwardWeightMs?: readonly (readonly number[])[];
-  /**
-   * Forward and backward together in a last stage that runs each backward right after its forward: one graph then,
-   * which keeps nothing between them. Extension to the contract; absent means the sum of the two.
-   */
-  readonly stepMs?: readonly (readonly number[])[];
+  readonly backwardWeightMs?: TimeTable;
   /** Milliseconds of one optimizer update, by layer; absent: 0. */
   readonly updateMs?: readonly number[];
-  /**
-   * Milliseconds that each pass of a micro-batch takes besides its layers, however few samples it has: the engine's
-   * call. A pass of weight gradients of its own, and each piece of a pass that is cut, is one more. Extension to the
-   * contract; absent means 0.
-   */
-  readonly callMs?: number;
-  /**
-   * Milliseconds of computing that a MiB costs, sent or received, on a device whose processor does both (`handlingMs`
-   * in times.ts). Extension to the contract; absent means 0: sending and receiving are somebody else's work.
-   */
-  readonly handlingMsPerMiB?: number;
-  /**
-   * The same for AllReduces, where it differs: processors of a group work for each other at the same time, and small
-   * ones hold each other up. Extension to the contract; absent means `handlingMsPerMiB`.
-   */
-  readonly reducingMsPerMiB?: number;
-  /**
-   * Milliseconds of computing that a frame costs such a device besides its bytes, sent or received, with its
-   * acknowledgement: an input, a label, an activation or a gradient of a micro-batch, from or to each of the devices
-   * that share it out. Paid like the bytes. Extension to the contract; absent means 0.
-   */
-  readonly frameMs?: number;
-  /**
-   * Milliseconds of computing that a pass of a micro-batch costs such a device besides: housekeeping of the program.
-   * Paid like the bytes. Extension to the contract; absent means 0.
-   */
-  readonly passMs?: number;
 }
 
 export interface Profile {
@@ -139,7 +109,7 @@ export interface StagePlan {
    */
   readonly inFlight: number;
   /**
-   * Where schedules that reduce beside the computing cut a replicated stage's layers into buckets: ascending, inside
+   * Where schedules that overlap AllReduces with computing cut a replicated stage's layers into buckets: ascending, inside
    * its range. Extension to the contract; absent means at most four of about as many layers each.
    */
   readonly buckets?: readonly number[];

@@ -2,7 +2,7 @@
 // (Plan.forwardOnlyLayers).
 
 import type { DeviceTimes, Profile } from './cluster.ts';
-import { stepTables } from './times.ts';
+import { fusedForwardOnly } from './overhead.ts';
 
 /**
  * How many leading layers a profile says to be frozen: none of their weights is trained, and some are frozen. Never all
@@ -23,13 +23,7 @@ export function withoutBackward(profile: Profile, layerCount: number): Profile {
     {
       ...times,
       backwardMs: times.backwardMs.map(trainedOnly),
-      ...(times.stepMs === undefined
-        ? {}
-        : {
-            stepMs: times.stepMs.map((row, point) =>
-              row.map((ms, layer) => (layer < layerCount ? forwardPart(times, point, layer) : ms)),
-            ),
-          }),
+      ...fusedForwardOnly(times, layerCount),
       ...(times.backwardInputMs === undefined ? {} : { backwardInputMs: times.backwardInputMs.map(trainedOnly) }),
       ...(times.backwardWeightMs === undefined ? {} : { backwardWeightMs: times.backwardWeightMs.map(trainedOnly) }),
     },
@@ -40,9 +34,4 @@ export function withoutBackward(profile: Profile, layerCount: number): Profile {
     return { ...rest, savedBytes: 0 };
   });
   return { ...profile, layers, devices: Object.fromEntries(devices) };
-}
-
-/** Of a step, what is its forward pass. */
-function forwardPart(times: DeviceTimes, point: number, layer: number): number {
-  return stepTables(times).forwardMs[point]?.[layer] ?? 0;
 }

@@ -20,7 +20,7 @@ export interface StageDemand {
   readonly weightBytes: number;
   /** Weights that are not: they have neither gradients nor copies. Default 0. */
   readonly frozenBytes?: number;
-  /** What the runtime keeps beside eq. 3. Default 0. */
+  /** What the runtime keeps besides eq. 3. Default 0. */
   readonly runtimeBytes?: number;
   /** Per sample. */
   readonly savedBytes: number;
@@ -45,13 +45,27 @@ export function stageMemoryBytes(demand: StageDemand, samples: number): number {
   );
 }
 
+/** The demand of layers [first, end), with what depends on how they run. */
+export function demandOf(
+  sums: LayerSums,
+  [first, end]: readonly [number, number],
+  run: Pick<StageDemand, 'savedBytes' | 'inFlight' | 'optimizerState'> & { readonly leastSavedBytes?: number },
+): StageDemand {
+  return {
+    ...run,
+    weightBytes: sums.weightBytes(first, end),
+    frozenBytes: sums.frozenBytes(first, end),
+    runtimeBytes: sums.runtimeBytes(first, end),
+  };
+}
+
 /** Sums over layer ranges that the memory and communication formulas need. */
 export interface LayerSums {
   /** Of weights that are trained: those with gradients to reduce and state to keep. */
   weightBytes(first: number, end: number): number;
   /** Of weights that are not. */
   frozenBytes(first: number, end: number): number;
-  /** What the runtime keeps beside eq. 3. */
+  /** What the runtime keeps besides eq. 3. */
   runtimeBytes(first: number, end: number): number;
   /** Per sample. */
   savedBytes(first: number, end: number): number;

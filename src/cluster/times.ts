@@ -5,6 +5,7 @@
 
 import { InputError } from '../errors.ts';
 import type { DeviceSpec, DeviceTimes, Profile } from './cluster.ts';
+import { calledMs, type FieldShape, fusedTables, overheadOf, overheadShapes, type TimeTable } from './overhead.ts';
 
 /** The profile's times for a device: by its name, else by its kind. InputError when it has neither. */
 export function deviceTimes(profile: Profile, device: DeviceSpec): DeviceTimes {
@@ -43,30 +44,6 @@ export function interpolation(batchSizes: readonly number[], samples: number): I
   return { lower: upper - 1, upper, lowerWeight: 1 - upperWeight, upperWeight };
 }
 
-/** Tables of a device's times, [batchSize][layer]. */
-export interface PassTables {
-  readonly forwardMs: readonly (readonly number[])[];
-  readonly backwardMs: readonly (readonly number[])[];
-}
-
-/**
- * The two passes where both are one step (`stepMs`), which they share as they share their sum elsewhere. The same
- * tables where the profile has no steps.
- */
-export function stepTables({ forwardMs, backwardMs, stepMs }: DeviceTimes): PassTables {
-  if (stepMs === undefined) return { forwardMs, backwardMs };
-  const forward = stepMs.map((row, point) =>
-    row.map((ms, layer) => {
-      const [own, other] = [forwardMs[point]?.[layer] ?? 0, backwardMs[point]?.[layer] ?? 0];
-      return own + other > 0 ? (ms * own) / (own + other) : 0;
-    }),
-  );
-  return {
-    forwardMs: forward,
-    backwardMs: stepMs.map((row, point) => row.map((ms, layer) => ms - (forward[point]?.[layer] ?? 0))),
-  };
-}
-
 /** Times of one device, in milliseconds, for layers [first, end) at `samples` samples, the engine's call included. */
 export interface LayerTimes {
   forwardMs(first: number, end: number, samples: number): number;
@@ -98,17 +75,17 @@ export function rangeTimes(rows: readonly (readonly number[])[], batchSizes: rea
  * line that falls below zero beyond the last point (noise in the profile) counts as zero.
  */
 export function layerTimes(times: DeviceTimes, batchSizes: readonly number[], isStep = false): LayerTimes {
-  const tables = isStep ? stepTables(times) : times;
+  const tables = isStep ? fusedTables(times) : times;
   const forwardMs = rangeTimes(tables.forwardMs, batchSizes);
   const backwardMs = rangeTimes(tables.backwardMs, batchSizes);
   const inputMs = rangeTimes(backwardInputTable(times), batchSizes);
   const weightMs = times.backwardWeightMs && rangeTimes(times.backwardWeightMs, batchSizes);
   const update = times.updateMs === undefined ? undefined : prefixSums(times.updateMs);
-  const { callMs = 0 } = times;
-  const called = (rangeMs: RangeTimes): RangeTimes =>
-    callMs === 0
-      ? rangeMs
-      : (first, end, samples) => (samples === 0 || first >= end ? 0 : rangeMs(first, end, samples) + callMs);
+  const overhead = overheadOf(times);
+  const called =
+    (rangeMs: RangeTimes): RangeTimes =>
+    (first, end, samples) =>
+      calledMs(overhead, samples === 0 || first >= end, rangeMs(first, end, samples));
   return {
     forwardMs: called(forwardMs),
     backwardMs: called(backwardMs),
@@ -124,45 +101,60 @@ export function layerTimes(times: DeviceTimes, batchSizes: readonly number[], is
 }
 
 /** The profile's times of input gradients; half of the whole backward pass where it has none. [batchSize][layer] */
-export function backwardInputTable({ backwardMs, backwardInputMs }: DeviceTimes): readonly (readonly number[])[] {
+export function backwardInputTable({ backwardMs, backwardInputMs }: DeviceTimes): TimeTable {
   return backwardInputMs ?? backwardMs.map((row) => row.map((ms) => ms / 2));
+}
+
+/** The one enumeration of what a device's times consist of. */
+const shapes: { readonly [Field in keyof DeviceTimes]-?: FieldShape } = {
+  forwardMs: 'table',
+  backwardMs: 'table',
+  backwardInputMs: 'table',
+  backwardWeightMs: 'table',
+  updateMs: 'row',
+  ...overheadShapes,
+};
+
+/** Numbers of a row, one of each device or just one. */
+type RowMap = (rows: readonly (readonly number[])[]) => readonly number[];
+
+/**
+ * One device's times of several: `row` is given the devices' rows of a table (or of updates), or their single numbers
+ * as rows of one. Fields that not all devices have are left out.
+ */
+export function combinedTimes(all: readonly DeviceTimes[], row: RowMap): DeviceTimes {
+  const combined: Record<string, unknown> = {};
+  for (const [field, shape] of Object.entries(shapes) as [keyof DeviceTimes, FieldShape][]) {
+    const values = all.map((times) => times[field]).filter((value) => value !== undefined);
+    if (values.length < all.length) continue;
+    if (shape === 'number') combined[field] = row((values as number[]).map((value) => [value]))[0];
+    else if (shape === 'row') combined[field] = row(values as (readonly number[])[]);
+    else {
+      const [first = [], ...others] = values as TimeTable[];
+      combined[field] = first.map((own, point) => row([own, ...others.map((table) => table[point] ?? [])]));
+    }
+  }
+  return combined as unknown as DeviceTimes;
 }
 
 /** The times of a device that takes `factor` times as long for everything. */
 export function scaledTimes(times: DeviceTimes, factor: number): DeviceTimes {
-  const { forwardMs, backwardMs, backwardInputMs, backwardWeightMs, stepMs, updateMs, callMs } = times;
-  const { handlingMsPerMiB, reducingMsPerMiB, frameMs, passMs } = times;
-  const row = (values: readonly number[]): number[] => values.map((ms) => ms * factor);
-  return {
-    forwardMs: forwardMs.map(row),
-    backwardMs: backwardMs.map(row),
-    ...(backwardInputMs === undefined ? {} : { backwardInputMs: backwardInputMs.map(row) }),
-    ...(backwardWeightMs === undefined ? {} : { backwardWeightMs: backwardWeightMs.map(row) }),
-    ...(stepMs === undefined ? {} : { stepMs: stepMs.map(row) }),
-    ...(updateMs === undefined ? {} : { updateMs: row(updateMs) }),
-    ...(callMs === undefined ? {} : { callMs: callMs * factor }),
-    ...(handlingMsPerMiB === undefined ? {} : { handlingMsPerMiB: handlingMsPerMiB * factor }),
-    ...(reducingMsPerMiB === undefined ? {} : { reducingMsPerMiB: reducingMsPerMiB * factor }),
-    ...(frameMs === undefined ? {} : { frameMs: frameMs * factor }),
-    ...(passMs === undefined ? {} : { passMs: passMs * factor }),
-  };
+  return combinedTimes([times], ([row = []]) => row.map((ms) => ms * factor));
 }
 
-/**
- * Milliseconds of computing that a device loses to bytes that it sends or receives. A forward pass pays for what it is
- * given and what it hands on, and so does a backward pass (its first part, where it has several); the data's holder
- * pays with its forward passes for what it hands out. Each frame costs `frameMs` and each pass `passMs` besides.
- */
-export function handlingMs({ handlingMsPerMiB = 0 }: DeviceTimes, bytes: number): number {
-  return (handlingMsPerMiB * bytes) / 2 ** 20;
+/** The tables of a device's times by field, of those that it has. */
+export function timeTables(times: DeviceTimes): readonly (readonly [field: keyof DeviceTimes, table: TimeTable])[] {
+  return (Object.keys(shapes) as (keyof DeviceTimes)[]).flatMap((field) => {
+    const table = shapes[field] === 'table' ? times[field] : undefined;
+    return table === undefined ? [] : [[field, table as TimeTable] as const];
+  });
 }
 
-/** The same for bytes of an AllReduce, which takes no less than this. */
-export function reducingMs(
-  { handlingMsPerMiB = 0, reducingMsPerMiB = handlingMsPerMiB }: DeviceTimes,
-  bytes: number,
-): number {
-  return (reducingMsPerMiB * bytes) / 2 ** 20;
+const gridPerMs = 2 ** 30;
+
+/** A time on the grid of 2^-30 ms on which the simulator's sums are exact. */
+export function onGrid(ms: number): number {
+  return Math.round(ms * gridPerMs) / gridPerMs;
 }
 
 /** sums[i] is the sum of the first i values. */

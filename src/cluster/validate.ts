@@ -6,7 +6,8 @@
 import { z } from 'zod';
 import type { Cluster, Plan, PlanLayout, Profile, StagePlan } from './cluster.ts';
 import { applySchema, documentValue, refuse, type Source, sourceOf } from './document.ts';
-import { deviceTimes } from './times.ts';
+import { deviceTimesSchema, filledList, type Limits, layerSchema, layoutShape } from './schemas.ts';
+import { deviceTimes, timeTables } from './times.ts';
 
 const aboveZero = (unit: string): z.ZodNumber =>
   z.number(`a number above 0 (${unit})`).positive(`a number above 0 (${unit})`);
@@ -17,10 +18,8 @@ const wholeFrom = (least: number, what: string): z.ZodNumber => {
   return z.number(text).int(text).min(least, text);
 };
 const text = (what: string): z.ZodString => z.string(`a text: ${what}`).min(1, `a text: ${what}`);
-const list = <Element extends z.ZodType>(element: Element, what: string): z.ZodArray<Element> =>
-  z.array(element, `a list of ${what}`);
-const filled = <Element extends z.ZodType>(element: Element, what: string): z.ZodArray<Element> =>
-  list(element, what).min(1, `a list of at least one of ${what}`);
+const size = (what: string): z.ZodNumber => wholeFrom(1, what);
+const limits: Limits = { text, whole: wholeFrom, size, amount: zeroOrMore, milliseconds: zeroOrMore };
 
 const linkShape = {
   bandwidthMbps: aboveZero('megabits a second'),
@@ -29,7 +28,7 @@ const linkShape = {
 
 const clusterSchema = z.object(
   {
-    devices: filled(
+    devices: filledList(
       z.object(
         {
           name: text("the device's name"),
@@ -45,16 +44,18 @@ const clusterSchema = z.object(
     links: z.object(
       {
         default: z.object(linkShape, 'an object with bandwidthMbps'),
-        pairs: list(
-          z.object(
-            {
-              ...linkShape,
-              between: z.tuple([text("a device's name"), text("a device's name")], 'a list of two device names'),
-            },
-            'an object with between and bandwidthMbps',
-          ),
-          'links between two devices',
-        ).exactOptional(),
+        pairs: z
+          .array(
+            z.object(
+              {
+                ...linkShape,
+                between: z.tuple([text("a device's name"), text("a device's name")], 'a list of two device names'),
+              },
+              'an object with between and bandwidthMbps',
+            ),
+            'a list of links between two devices',
+          )
+          .exactOptional(),
       },
       'an object with default: { bandwidthMbps }',
     ),
@@ -102,60 +103,14 @@ export function parseCluster(document: unknown, where = 'cluster'): Cluster {
   return cluster;
 }
 
-const milliseconds = zeroOrMore('milliseconds');
-const table = list(list(milliseconds, 'milliseconds, one for each layer'), 'rows, one for each batch size');
-
 const profileSchema = z.object(
   {
     model: z.string('a text: the name of the model'),
     inputBytes: zeroOrMore('bytes of one sample'),
     labelBytes: zeroOrMore('bytes of one label'),
-    layers: filled(
-      z.object(
-        {
-          name: text("the layer's name"),
-          outputBytes: zeroOrMore('bytes a sample across the cut after this layer'),
-          weightBytes: zeroOrMore('bytes of weights'),
-          frozenBytes: zeroOrMore('bytes of weights that are not trained').exactOptional(),
-          savedBytes: zeroOrMore('bytes a sample kept for the backward pass'),
-          runtimeBytes: zeroOrMore('bytes that the runtime keeps beside these').exactOptional(),
-          flops: zeroOrMore('operations a sample'),
-          recomputed: z
-            .object(
-              {
-                savedBytes: zeroOrMore('bytes a sample kept all the same'),
-                flops: zeroOrMore('operations a sample that run once more'),
-              },
-              'an object with savedBytes and flops',
-            )
-            .exactOptional(),
-          batchDependent: z.boolean('true or false').exactOptional(),
-        },
-        'an object with name, outputBytes, weightBytes, savedBytes and flops',
-      ),
-      'layers',
-    ),
-    batchSizes: filled(wholeFrom(1, 'a measured batch size'), 'measured batch sizes'),
-    devices: z.record(
-      z.string(),
-      z.object(
-        {
-          forwardMs: table,
-          backwardMs: table,
-          backwardInputMs: table.exactOptional(),
-          backwardWeightMs: table.exactOptional(),
-          stepMs: table.exactOptional(),
-          updateMs: list(milliseconds, 'milliseconds, one for each layer').exactOptional(),
-          callMs: zeroOrMore('milliseconds that a pass takes besides its layers').exactOptional(),
-          handlingMsPerMiB: zeroOrMore('milliseconds of computing that a MiB costs').exactOptional(),
-          reducingMsPerMiB: zeroOrMore('milliseconds of computing that a MiB of an AllReduce costs').exactOptional(),
-          frameMs: zeroOrMore('milliseconds of computing that a frame costs besides its bytes').exactOptional(),
-          passMs: zeroOrMore('milliseconds of computing that a pass costs besides').exactOptional(),
-        },
-        'an object with forwardMs and backwardMs',
-      ),
-      'an object from device name or kind to its times',
-    ),
+    layers: filledList(layerSchema(limits), 'layers'),
+    batchSizes: filledList(wholeFrom(1, 'a measured batch size'), 'measured batch sizes'),
+    devices: z.record(z.string(), deviceTimesSchema(limits), 'an object from device name or kind to its times'),
   },
   'an object with model, layers, batchSizes and devices',
 );
@@ -176,9 +131,7 @@ export function parseProfile(document: unknown, where = 'profile'): Profile {
     }
   }
   for (const [name, times] of Object.entries(profile.devices)) {
-    for (const key of ['forwardMs', 'backwardMs', 'backwardInputMs', 'backwardWeightMs', 'stepMs'] as const) {
-      const rows = times[key];
-      if (rows === undefined) continue;
+    for (const [key, rows] of timeTables(times)) {
       checkLength(source, ['devices', name, key], rows, profile.batchSizes.length, 'batchSizes');
       for (const [index, row] of rows.entries())
         checkLength(source, ['devices', name, key, index], row, profile.layers.length, 'layers');
@@ -208,45 +161,12 @@ const microBatchCountText = `a whole number from 1 to ${maxMicroBatchCount} (mic
 const planSchema = z.object(
   {
     planner: text('the name of the planner').default('manual'),
-    schedule: text('the name of the schedule, such as 1f1b'),
-    batchSize: wholeFrom(1, 'samples of a round'),
-    microBatchSize: wholeFrom(1, 'samples of a micro-batch'),
+    ...layoutShape(limits),
     microBatchCount: z
       .number(microBatchCountText)
       .int(microBatchCountText)
       .min(1, microBatchCountText)
       .max(maxMicroBatchCount, microBatchCountText),
-    stages: filled(
-      z.object(
-        {
-          layers: z.tuple(
-            [wholeFrom(0, 'first layer'), wholeFrom(1, 'end layer')],
-            'a list of two: the first layer and the one after the last',
-          ),
-          devices: filled(text("a device's name"), 'device names'),
-          samples: filled(wholeFrom(0, "samples of a device's share"), 'samples, one for each device'),
-          inFlight: wholeFrom(1, 'micro-batches kept at once'),
-          savedBytes: list(
-            zeroOrMore('bytes a sample kept for the backward pass'),
-            'bytes a sample, one for each device',
-          ).exactOptional(),
-          buckets: list(wholeFrom(1, 'first layer of a bucket'), 'layers at which buckets begin').exactOptional(),
-        },
-        'an object with layers, devices, samples and inFlight',
-      ),
-      'stages',
-    ),
-    forwardOnlyLayers: wholeFrom(0, 'leading layers that are not trained').exactOptional(),
-    compression: z
-      .strictObject(
-        {
-          activation: z.literal('float16', '"float16"').exactOptional(),
-          gradient: z.literal('float16', '"float16"').exactOptional(),
-          allReduce: z.enum(['float16', 'int8'], '"float16" or "int8"').exactOptional(),
-        },
-        'an object with activation, gradient or allReduce',
-      )
-      .exactOptional(),
     predicted: z
       .object({
         roundMs: z.number(),

@@ -1,5 +1,4 @@
-// ONNX messages with a few things wrong in what they say, which damaged bytes rarely are: one wrong length spoils all
-// behind it.
+// ONNX models with a few wrong fields. Damaged bytes rarely give these: one wrong length spoils everything after it.
 
 import { fromBinary, toBinary } from '@bufbuild/protobuf';
 import { ModelProtoSchema } from '../graph/onnx/generated/onnx_pb.ts';
@@ -42,8 +41,8 @@ const operatorNames = [
 type Fields = Record<string, unknown>;
 
 /**
- * The model's bytes after one to four changes of its fields: another value, a part left out, doubled, moved or taken
- * from elsewhere.
+ * The model's bytes after one to four changes of its fields: another value, or a part left out, doubled, moved or
+ * copied from elsewhere.
  */
 export function damagedModel(bytes: Uint8Array, random: Random): Uint8Array {
   const model = fromBinary(ModelProtoSchema, bytes);
@@ -57,7 +56,7 @@ export function damagedModel(bytes: Uint8Array, random: Random): Uint8Array {
   }
 }
 
-/** All names in it, to be mistaken for each other. */
+/** All names in the model, to be exchanged. */
 function textsOf(value: unknown): string[] {
   if (typeof value === 'string') return [value];
   if (typeof value !== 'object' || value === null || value instanceof Uint8Array) return [];
@@ -67,7 +66,7 @@ function textsOf(value: unknown): string[] {
 function changeMessage(message: unknown, names: readonly string[], random: Random): void {
   const fields = message as Fields;
   const keys = Object.keys(fields).filter((key) => !key.startsWith('$') && isFilled(fields[key]));
-  // Fields that are empty are filled now and then.
+  // Empty fields are sometimes filled.
   const empty = Object.keys(fields).filter(
     (key) => Array.isArray(fields[key]) && (fields[key] as unknown[]).length === 0,
   );
@@ -81,7 +80,7 @@ function isFilled(value: unknown): boolean {
   return Array.isArray(value) ? value.length > 0 : value !== undefined;
 }
 
-/** What fits is not known here: names for what takes names, and numbers. Anything else is not encoded. */
+/** A random value of the same type: the right ones are not known here. Other types are not encoded. */
 function fill(fields: Fields, key: string, names: readonly string[], random: Random): void {
   fields[key] = [
     key === 'input' || key === 'output'

@@ -1,4 +1,4 @@
-// A thread that takes the ranges of inputs that it is sent, one after the other, and writes down which input it is at.
+// A thread that takes ranges of inputs, one after the other, and writes down the input it is at.
 
 import { parentPort, workerData } from 'node:worker_threads';
 import { defined } from '../assert.ts';
@@ -7,8 +7,7 @@ import type { Target } from './target.ts';
 import { targetOf } from './targets.ts';
 import type { ThreadData } from './threads.ts';
 
-// Errors are a matter of course here, and their stacks a good part of the time; a failing input is taken again with its
-// stack.
+// Errors are frequent here, and their stacks take much of the time; a failing input is taken again with its stack.
 Error.stackTraceLimit = 0;
 
 const port = defined(parentPort, 'the port of the thread');

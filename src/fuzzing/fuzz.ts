@@ -1,6 +1,6 @@
-// Inputs of one target, one after the other in this thread, and what came of them. An input fails when the target
-// throws anything but a refusal, takes longer than the limit, or leaves more memory behind than a few kilobytes may ask
-// for. The same seed is the same input and the same outcome.
+// Inputs of one target, one after the other in this thread, and their outcomes. An input fails when the target throws
+// anything but a refusal, takes longer than the limit, or leaves more memory behind than a few kilobytes may require.
+// Equal seeds give equal inputs and outcomes.
 
 import { getHeapStatistics } from 'node:v8';
 import { createRandom, hash32, hashString } from '../random.ts';
@@ -13,28 +13,28 @@ export interface InputRange {
   readonly end: number;
 }
 
-/** What came of a target's inputs. */
+/** The outcomes of a target's inputs. */
 export interface FuzzSummary {
   readonly inputCount: number;
   readonly acceptedCount: number;
   readonly refusedCount: number;
   readonly milliseconds: number;
-  /** Of all outcomes, in no order: equal for equal seeds and equal code. */
+  /** The sum of all outcomes' hashes: equal for equal seeds and equal code. */
   readonly outcomeHash: number;
   readonly failures: readonly FuzzFailure[];
 }
 
 export interface FuzzFailure {
   readonly seed: number;
-  /** What went wrong, with the stack where there is one, and the input. */
+  /** The mistake, with its stack if there is one, and the input. */
   readonly problem: string;
 }
 
-/** What an input may take. */
+/** The limits of an input. */
 export interface FuzzLimits {
   /** Milliseconds of a processor. Default 2,000. */
   readonly limitMs: number;
-  /** MiB, of array buffers and of the heap together, that are there after it and were not before. Default 64. */
+  /** MiB by which array buffers and the heap together may grow. Default 64. */
   readonly limitMiB: number;
 }
 
@@ -49,7 +49,7 @@ export const noInputs: FuzzSummary = {
   failures: [],
 };
 
-/** Of both together. */
+/** The sum of two summaries. */
 export function merged(a: FuzzSummary, b: FuzzSummary): FuzzSummary {
   return {
     inputCount: a.inputCount + b.inputCount,
@@ -61,7 +61,7 @@ export function merged(a: FuzzSummary, b: FuzzSummary): FuzzSummary {
   };
 }
 
-/** Takes the inputs of a range. `onInput` hears each seed before its input is made. */
+/** Takes the inputs of a range. `onInput` gets each seed before its input is made. */
 export async function fuzzRange(
   entry: TargetEntry,
   target: Target,
@@ -107,7 +107,7 @@ async function takeInput(
   const input = target.input(randomOf(nameHash, seed));
   const outcome = await takeOnce(entry, target, input, limits, () => performance.now());
   if (outcome.kind !== 'failed' || !(outcome.error instanceof TooSlow)) return outcome;
-  // Something else may have had the processor.
+  // Something else may have used the processor.
   return takeOnce(entry, target, target.input(randomOf(nameHash, seed)), limits, processorMs);
 }
 
@@ -152,7 +152,7 @@ function failed(error: unknown): Outcome {
   return { kind: 'failed', error };
 }
 
-/** A refusal is told to a person: one line, not a page of it. */
+/** A refusal is read by a person: one line, not a page. */
 function isSentence(message: string): boolean {
   return message.length >= 10 && message.length <= 10_000 && !message.includes('\n');
 }
@@ -167,15 +167,14 @@ function processorMs(): number {
   return (user + system) / 1000;
 }
 
-/** Array buffers and the JavaScript heap, in bytes. What is garbage by now counts until it is collected. */
+/** Bytes of array buffers and of the JavaScript heap, with garbage that has not been collected. */
 function heldBytes(): number {
   const { external_memory: external, used_heap_size: heap } = getHeapStatistics();
   return external + heap;
 }
 
 /**
- * Threads leave stacks out, because refusals are a matter of course there: a failing input is taken once more with its
- * stack.
+ * Threads leave stacks out, because refusals are frequent there: a failing input is taken once more, with its stack.
  */
 async function described(
   entry: TargetEntry,
@@ -199,7 +198,7 @@ async function described(
 
 const shownLength = 1500;
 
-/** An input for a person's eyes: text as it is, bytes in hexadecimal, all else as JSON. */
+/** An input as text: strings as they are, bytes in hexadecimal, anything else as JSON. */
 function inputText(input: unknown): string {
   const text =
     typeof input === 'string'

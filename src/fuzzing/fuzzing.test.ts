@@ -22,7 +22,7 @@ for (const entry of sharing) {
   });
 }
 
-test('the same seeds come to the same, in whatever thread', async () => {
+test('equal seeds have equal outcomes in any thread', async () => {
   const [target, first, end] = ['safetensors', 1000, 2100];
   const entry = targetOf(target);
   const alone = await fuzzRange(entry, await entry.create(), { target, first, end });
@@ -79,7 +79,7 @@ for (const [name, pattern] of [
   });
 }
 
-test('the command that is printed takes the failing input again', () => {
+test('the printed command takes the failing input again', () => {
   const first = run('--only', 'planted-type-error', '--inputs', '40');
   assert.equal(first.code, 1);
   const [, flags] = /see it again: npm run fuzz -- (.+)/.exec(first.out) ?? [];

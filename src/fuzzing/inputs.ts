@@ -1,24 +1,23 @@
-// Inputs from seeds: valid ones with a few things wrong, in their bytes or in what the bytes say, and some that are
-// nothing but random.
+// Inputs from seeds: valid ones with a few mistakes in their bytes or their content, and some that are random.
 
 import { stringify as toYaml } from 'yaml';
 import type { Random } from '../random.ts';
 import { mutate } from '../testing/mutations.ts';
 import { mutateJson } from '../testing/wrong-messages.ts';
 
-/** One of these. */
+/** One of the values. */
 export function oneOf<T>(items: readonly T[], random: Random): T {
   return items[random.integer(items.length)] as T;
 }
 
-/** Up to `maxLength` bytes of any kind. */
+/** Up to `maxLength` random bytes. */
 export function randomBytes(random: Random, maxLength = 300): Uint8Array {
   return Uint8Array.from({ length: random.integer(maxLength + 1) }, () => random.integer(256));
 }
 
 /**
- * One of the originals with a few bytes wrong; one time in ten random bytes, half of them behind the first bytes of an
- * original.
+ * One of the originals with a few wrong bytes; one time in ten random bytes, half of the time after the first bytes of
+ * an original.
  */
 export function damagedBytes(originals: readonly Uint8Array[], random: Random): Uint8Array {
   const original = oneOf(originals, random);
@@ -28,7 +27,7 @@ export function damagedBytes(originals: readonly Uint8Array[], random: Random): 
   return mutate(original, random);
 }
 
-/** A copy of `value` with one to three things wrong. */
+/** A copy of `value` with one to three mistakes. */
 export function damagedValue(value: unknown, random: Random): unknown {
   let damaged = value;
   for (let change = random.integer(3); change >= 0; change--) damaged = mutateJson(damaged, random);
@@ -38,7 +37,7 @@ export function damagedValue(value: unknown, random: Random): unknown {
 const encoder = new TextEncoder();
 const decoder = new TextDecoder();
 
-/** What makes parsers of JSON and YAML do something else. */
+/** Marks that mean something to parsers of JSON and YAML. */
 const marks: readonly string[] = [
   ...[
     '&a ',
@@ -82,7 +81,7 @@ const marks: readonly string[] = [
   ],
 ];
 
-/** A text with bytes wrong, or marks of JSON and YAML in it. */
+/** A text with wrong bytes, or with marks of JSON and YAML. */
 export function damagedText(text: string, random: Random): string {
   if (random.integer(2) === 0) return decoder.decode(damagedBytes([encoder.encode(text)], random));
   let damaged = text;
@@ -97,7 +96,7 @@ export function damagedText(text: string, random: Random): string {
 const maxYamlLength = 3000;
 
 /**
- * A document as JSON or YAML, damaged as a text or in what it says. Mostly JSON on one line, which is read a hundred
+ * A document as JSON or YAML, damaged as a text or in its content. Mostly JSON on one line, which is read a hundred
  * times as fast as YAML.
  */
 export function damagedDocument(values: readonly unknown[], random: Random): string {

@@ -10,7 +10,8 @@ import { targetOf, targets } from './targets.ts';
 import { fuzzOnThreads } from './threads.ts';
 
 const names = targets.filter(({ share }) => share > 0).map(({ name }) => name);
-const usage = `Gives random and damaged input to everything that reads from the network or from files, and checks that it is taken or refused with a sentence.
+const usage = `Gives random and damaged input to everything that reads from the network or from files, and checks that
+it is taken or refused with a sentence.
 
   npm run fuzz -- --inputs 1000000
   npm run fuzz -- --only onnx --start 17 --inputs 1
@@ -77,7 +78,7 @@ function describe(summaries: ReadonlyMap<string, FuzzSummary>, seconds: number):
   ].join('\n');
 }
 
-/** Prints what came of the inputs; returns how many failed. */
+/** Prints the outcomes; returns how many inputs failed. */
 async function fuzz(flags: Flags): Promise<number> {
   const startMs = performance.now();
   const isTerminal = process.stderr.isTTY;
@@ -109,7 +110,7 @@ main().catch((error: unknown) => {
   const isInput =
     error instanceof InputError ||
     (error instanceof Error && 'code' in error && String(error.code).startsWith('ERR_PARSE_ARGS'));
-  // Of Node's own messages the first sentence says it.
+  // Of Node's own messages the first sentence is enough.
   console.error(isInput && error instanceof Error ? `${error.message.split(/\. |\n/)[0]?.replace(/\.$/, '')}.` : error);
   process.exitCode = isInput ? 2 : 1;
 });

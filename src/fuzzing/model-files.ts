@@ -1,6 +1,6 @@
 // Small ONNX models of the kinds that importing treats differently: convolutions with batch normalization, attention
-// over tokens, an older opset with shape arithmetic, functions of the model's own, an If that shapes decide, weights
-// outside of the file.
+// over tokens, an older opset with shape arithmetic, a model's own functions, an If that shapes decide, weights outside
+// the file.
 
 import { create } from '@bufbuild/protobuf';
 import { GraphBuilder } from '../graph/builder.ts';
@@ -48,7 +48,7 @@ export function attentionGraph(): Graph {
 const x = { name: 'x', type: 'float32', shape: ['batch', 2, 2] } as const;
 const weight = tensor('float32', [4, 3], [1, -1, 2, 0.5, 3, -2, 1, 0, 1, 2, 0.25, -0.5]);
 
-/** As exporters wrote reshapes at opset 11, with attributes that have become inputs since. */
+/** A reshape as exporters wrote it at opset 11, with attributes that later became inputs. */
 function older(): Uint8Array {
   return onnxModel({
     opset: 11,
@@ -155,10 +155,10 @@ function branches(): Uint8Array {
   });
 }
 
-/** What lies beside a model, by name. */
+/** The files next to a model, by name. */
 export const filesBeside: ReadonlyMap<string, Uint8Array> = new Map([['weights.bin', new Uint8Array(64).fill(1)]]);
 
-/** Weights in a file beside the model. */
+/** Weights in a file next to the model. */
 function external(): Uint8Array {
   return changed(older(), ({ graph }) => {
     const found = graph?.initializer.find(({ name }) => name === 'fc.weight');
@@ -171,7 +171,7 @@ function external(): Uint8Array {
   });
 }
 
-/** Constants that are larger than what they are made of. */
+/** Constants that are larger than their description. */
 function grown(): Uint8Array {
   return onnxModel({
     opset: 17,
@@ -189,7 +189,7 @@ function grown(): Uint8Array {
   });
 }
 
-/** All of them. */
+/** All models. */
 export function modelFiles(): readonly Uint8Array[] {
   return [
     exportGraph(convolutionGraph()),

@@ -1,5 +1,4 @@
-// Everything that is fuzzed. Shares are such that a million inputs take as long as they may: what is fast gets more of
-// them.
+// All targets of fuzzing. Fast targets have larger shares, so that a million inputs take an acceptable time.
 
 import { InputError, ProtocolError, RunError } from '../errors.ts';
 import type { TargetEntry } from './target.ts';
@@ -15,7 +14,7 @@ import { checkpointTarget, logTarget, runSettingsTarget } from './targets/stored
 import { certificateRequestTarget, discoveryTarget, headerTarget, joinCodeTarget } from './targets/strangers.ts';
 import { safetensorsTarget } from './targets/weights.ts';
 
-/** All of them, planted ones last. */
+/** All targets, planted ones last. */
 export const targets: readonly TargetEntry[] = [
   { name: 'frame', share: 20, refusals: [ProtocolError], create: frameTarget },
   { name: 'link', share: 8, refusals: [Refused], create: linkTarget },

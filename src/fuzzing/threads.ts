@@ -1,12 +1,12 @@
-// Inputs over worker threads. A thread that stands still at an input, runs out of memory or dies is given up: that
-// input failed, and another thread goes on behind it. The threads' inputs come in small ranges, slow targets' first, so
-// that all threads end at about the same time.
+// Inputs over worker threads. A thread that hangs at an input, runs out of memory or dies is given up: that input
+// failed, and another thread continues after it. Threads get small ranges, slow targets first, so that all threads end
+// at about the same time.
 
 import { Worker } from 'node:worker_threads';
 import { defined } from '../assert.ts';
 import { type FuzzFailure, type FuzzLimits, type FuzzSummary, type InputRange, merged, noInputs } from './fuzz.ts';
 
-/** What a thread is told when it starts. */
+/** The data that a thread starts with. */
 export interface ThreadData {
   readonly limits: FuzzLimits;
   /** Where the thread writes the seed that it is at: one number. */
@@ -17,22 +17,21 @@ export interface ThreadsOptions {
   readonly threadCount: number;
   readonly limits: FuzzLimits;
   /**
-   * A thread that has been at one input for so long is given up. Default: fifteen times the limit, as the machine may
-   * be busy.
+   * A thread is given up after this time at one input. Default: fifteen times the limit, as the machine may be busy.
    */
   readonly hangMs?: number;
   readonly onProgress?: (inputCount: number) => void;
 }
 
-/** Inputs that a thread takes at once. */
+/** How many inputs a thread takes at once. */
 const inputsAtOnce = 500;
-/** A target with so many failures gets no more inputs. */
+/** A target with this many failures gets no more inputs. */
 const maxFailureCount = 20;
 const lookEveryMs = 100;
-/** Of a thread's heap: a parser that takes more kills the thread, not the machine. */
+/** The limit of a thread's heap: a parser that takes more ends the thread, not the machine. */
 const maxHeapMiB = 1024;
 
-/** Takes all ranges, and says what came of each target's inputs, in the order of the ranges. */
+/** Takes all ranges; resolves with a summary for each target, in the order of the ranges. */
 export async function fuzzOnThreads(
   ranges: readonly InputRange[],
   options: ThreadsOptions,
@@ -45,7 +44,7 @@ export async function fuzzOnThreads(
   return work.summaries;
 }
 
-/** What is to be done, and what was. */
+/** The work to do, and the results. */
 class Work {
   readonly summaries: Map<string, FuzzSummary>;
   #queue: InputRange[];
@@ -66,7 +65,7 @@ class Work {
     return this.#queue.shift();
   }
 
-  /** The inputs of a range, all but the one that failed with its thread, go back. */
+  /** Returns the inputs of a range, except the one that failed with its thread. */
   putBack({ target, first, end }: InputRange, without: number): void {
     const parts = [
       { target, first, end: without },
@@ -99,7 +98,7 @@ function cut({ target, first, end }: InputRange): InputRange[] {
   return parts;
 }
 
-/** One thread after the other, until there is no work left. */
+/** Runs one thread after the other, until no work is left. */
 async function runThread(work: Work, options: ThreadsOptions): Promise<void> {
   for (let range = work.take(); range !== undefined; range = work.take()) {
     const end = await untilItEnds(work, range, options);
@@ -116,7 +115,7 @@ interface ThreadEnd {
   readonly problem: string;
 }
 
-/** A thread takes `range`, and all that it can get after it; undefined: there is no more. */
+/** A thread takes `range`, and then further ranges; undefined: none is left. */
 async function untilItEnds(
   work: Work,
   range: InputRange,
@@ -138,7 +137,7 @@ async function untilItEnds(
       let [last, lastMs] = [-1, performance.now()];
       watch = setInterval(() => {
         const [now, nowMs] = [at[0] as number, performance.now()];
-        // Before its first input a thread loads what it needs, which is nobody's fault.
+        // Before its first input a thread loads modules, which does not count.
         if (now !== last || now < 0) [last, lastMs] = [now, nowMs];
         else if (nowMs - lastMs > hangMs) giveUp(`it did not end within ${hangMs / 1000} s`);
       }, lookEveryMs);

@@ -1,20 +1,20 @@
-// Where the batch is in each value: found by giving a model two batch sizes and comparing shapes. Also tells which
-// nodes mix samples.
+// Finds the batch axis of each value by instantiating a model at two batch sizes and comparing shapes. Also finds the
+// nodes that mix samples.
 
 import { InputError } from '../errors.ts';
 import { batchSymbol, type Graph, intAttribute, type Node } from './graph.ts';
 import { instantiate, type StaticGraph } from './static.ts';
 import { elementCount, toNumbers, type ValueType } from './tensor.ts';
 
-/** The batch sizes at which a model with a symbolic batch is looked at. */
+/** The batch sizes at which a model with a symbolic batch is instantiated. */
 const probeSizes = [2, 3] as const;
 
-/** One graph at one or (where its batch is open) two batch sizes, with the same nodes. */
+/** One graph at one or, if its batch size is open, two batch sizes, with the same nodes. */
 export interface Probe {
   readonly batchSize: number;
   /** The graph at `batchSize`. */
   readonly static: StaticGraph;
-  /** The graph at another batch size; absent where the batch is fixed. */
+  /** The graph at another batch size; absent if the batch size is fixed. */
   readonly other?: StaticGraph & { readonly batchSize: number };
 }
 
@@ -31,11 +31,12 @@ export function probe(graph: Graph): Probe {
   const names = (graphs: readonly StaticGraph[]): string[] =>
     graphs.map(({ graph: { nodes } }) => nodes.map((node) => node.name).join('\n'));
   let graphs = probeSizes.map((size) => instantiate(graph, size));
-  // A node may do nothing at one size only; then no node is left out, so that both graphs have the same.
+  // A node may be a no-op at one size only; then simplification is skipped, so that both graphs have the same nodes.
   if (new Set(names(graphs)).size > 1) graphs = probeSizes.map((size) => instantiate(graph, size, { simplify: false }));
   if (new Set(names(graphs)).size > 1) {
     throw new InputError(
-      `Model "${graph.name}" computes something else at another batch size, so that the first dimension of its input is no batch (a sequence's steps, perhaps); export it with the batch first.`,
+      `Model "${graph.name}" computes something else at another batch size, so that the first dimension of its ` +
+        "input is no batch (a sequence's steps, perhaps); export it with the batch first.",
     );
   }
   return {
@@ -45,7 +46,7 @@ export function probe(graph: Graph): Probe {
   };
 }
 
-/** The axis along which a value holds exactly one entry a sample, or undefined. */
+/** The axis on which a value has exactly one entry a sample, or undefined. */
 export function batchAxis(name: string, { batchSize, static: { types }, other }: Probe): number | undefined {
   const shape = types.get(name)?.shape ?? [];
   if (other === undefined) {
@@ -68,7 +69,7 @@ function varyingAxis(a: readonly number[], b: readonly number[]): number | undef
 
 /**
  * True for a node whose result for one sample depends on other samples: batch normalization in training mode, and
- * whatever works along the batch's axis (also where that is merged with another, as in [batch · heads, …]).
+ * operators that work along the batch axis (also if that is merged with another, as in [batch · heads, …]).
  */
 export function mixesBatch(node: Node, graphProbe: Probe): boolean {
   if (node.operator === 'BatchNormalization') return intAttribute(node, 'training_mode', 0) === 1;
@@ -82,7 +83,7 @@ export function mixesBatch(node: Node, graphProbe: Probe): boolean {
 }
 
 /**
- * False where an output of a node that reads batched values does not grow in proportion to the batch, as after a
+ * False if an output of a node that reads batched values does not grow in proportion to the batch, as after a
  * contraction over it.
  */
 function growsWithBatch(node: Node, { batchSize, static: { types }, other }: Probe): boolean {

@@ -6,7 +6,7 @@ import { ones, truncatedNormal, zeros } from './initialization.ts';
 import { instantiate } from './static.ts';
 import { byteLength, isUnread, type Tensor, tensor, toNumbers } from './tensor.ts';
 
-test('shapes are known while building, the batch as N', () => {
+test('shapes are known while building, with N for the batch', () => {
   const b = new GraphBuilder('shapes');
   const x = b.input('x', 'float32', ['N', 3, 15, 10]);
   const shapes = [
@@ -47,7 +47,7 @@ test('same padding puts the odd row at the end', () => {
   assert.deepEqual(graph.nodes[0]?.attributes['pads'], { type: 'ints', value: [0, 0, 1, 1] });
 });
 
-test('parameters are those that the outputs need, buffers apart, constants neither', () => {
+test('parameters are the trained initializers that the outputs need; buffers are separate', () => {
   const b = new GraphBuilder('parts');
   const x = b.input('x', 'float32', ['N', 4, 2, 2]);
   const y = b.relu6(b.batchNorm(x, { name: 'bn' }));
@@ -63,7 +63,7 @@ test('parameters are those that the outputs need, buffers apart, constants neith
   assert.equal(graph.nodes[0]?.outputs.length, 3, 'training mode, with running statistics');
 });
 
-test('layers compute what they are called', () => {
+test('layers compute what their names say', () => {
   const b = new GraphBuilder('values');
   const x = b.input('x', 'float32', ['N', 4]);
   const ids = b.input('ids', 'int64', ['N']);
@@ -94,7 +94,7 @@ test('layers compute what they are called', () => {
   ]);
 });
 
-test('initial weights depend on seed and name alone', () => {
+test('initial weights depend only on seed and name', () => {
   const weight = (seed: number, name: string): Float32Array => {
     const b = new GraphBuilder('seeds', { seed });
     b.parameter('another', [5], zeros);
@@ -110,18 +110,18 @@ test('initial weights depend on seed and name alone', () => {
     'two standard deviations',
   );
   const variance = values.reduce((sum, value) => sum + value * value, 0) / values.length;
-  // Cut off at 2σ, the variance is 0.774 σ².
+  // Truncated at 2σ, the variance is 0.774 σ².
   assert.ok(Math.abs(variance - 0.774 * 0.25) < 0.02, `variance ${variance}`);
 });
 
-test('a model for planning has no weights to draw', () => {
+test('a model for planning draws no weights', () => {
   const b = new GraphBuilder('large', { initialize: false });
   const y = b.linear(b.input('x', 'float32', ['N', 100]), { name: 'a', outFeatures: 100 });
   const weight = b.build([y]).initializers.get('a.weight') as Tensor;
   assert.deepEqual(toNumbers(weight), Array(10_000).fill(0));
 });
 
-test('random weights are drawn when they are read, and once', () => {
+test('random weights are drawn once, when they are first read', () => {
   const b = new GraphBuilder('large');
   const y = b.linear(b.input('x', 'float32', ['N', 100]), { name: 'a', outFeatures: 100 });
   const weight = b.build([y]).initializers.get('a.weight') as Tensor;
@@ -132,7 +132,7 @@ test('random weights are drawn when they are read, and once', () => {
   assert.equal(weight.data, weight.data);
 });
 
-test('a name is used once', () => {
+test('a name can be used only once', () => {
   const b = new GraphBuilder('names');
   b.input('x', 'float32', ['N']);
   assert.throws(() => b.input('x', 'float32', ['N']), /value name "x" is taken/);

@@ -28,13 +28,13 @@ const graph = (changes: Partial<Graph>): Graph => ({
   ...changes,
 });
 
-test('a graph that keeps all promises passes', () => {
+test('a valid graph passes', () => {
   checkGraph(graph({}));
   checkGraph(residualModel());
   checkGraph(graph({ outputs: [{ name: 'x', type: 'float32', shape: ['N'] }] }));
 });
 
-test('each broken promise is one sentence', () => {
+test('each violated invariant is reported in one sentence', () => {
   const cases: readonly [Partial<Graph>, string][] = [
     [
       { nodes: [node('b', ['a']), node('a', ['x'])] },
@@ -58,7 +58,7 @@ test('each broken promise is one sentence', () => {
   for (const [changes, message] of cases) assert.throws(() => checkGraph(graph(changes)), new InputError(message));
 });
 
-test('sorting keeps an order that is one, mends others, and leaves cycles for the check', () => {
+test('sorting keeps a valid order, fixes others, and leaves cycles for the check', () => {
   const sorted = [node('a', ['x']), node('b', ['x']), node('c', ['a', 'b'])];
   assert.deepEqual(sortTopologically(sorted, ['x']), sorted);
   const shuffled = [node('d', ['c']), node('c', ['a']), node('a', ['x']), node('b', ['x'])];

@@ -1,11 +1,11 @@
-// The promises that a Graph makes (graph.ts), checked where a graph comes from outside: every value defined once and
-// before it is read, names that exist, nodes with names of their own.
+// Checks the invariants of a Graph (graph.ts) that comes from outside: every value is defined once and before it is
+// read, names exist, and node names are unique.
 
 import { InputError } from '../errors.ts';
 import type { Graph, Node } from './graph.ts';
 import { elementCount, isUnread } from './tensor.ts';
 
-/** Throws InputError with the first broken promise. Does not know operators. */
+/** Throws InputError for the first violated invariant. Does not check operators. */
 export function checkGraph(graph: Graph): void {
   const where = `in model "${graph.name}"`;
   const defined = new Set<string>();
@@ -54,9 +54,9 @@ function checkNames(graph: Graph, where: string): void {
 }
 
 /**
- * The nodes in topological order; unchanged where they already are, else moved behind what they read as late as needed.
- * `given` are the values that no node makes. Nodes on a cycle, or reading what nothing defines, come last in their old
- * order.
+ * The nodes in topological order: unchanged if they already are, otherwise moved after their inputs' producers, no
+ * further than needed. `given` are the values that no node computes. Nodes on a cycle, or with undefined inputs, come
+ * last in their old order.
  */
 export function sortTopologically(nodes: readonly Node[], given: Iterable<string>): readonly Node[] {
   const ready = new Set(given);
@@ -78,7 +78,7 @@ export function sortTopologically(nodes: readonly Node[], given: Iterable<string
       for (const output of node.outputs) {
         for (const reader of readers.get(output) ?? []) {
           (missing[reader] as Set<string>).delete(output);
-          if (reader < start) stack.push(reader); // it was waiting; later ones come in their turn
+          if (reader < start) stack.push(reader); // it was waiting for this node
         }
       }
     }

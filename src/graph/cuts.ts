@@ -1,19 +1,19 @@
-// Where a model may be cut in two: nodes in an order that keeps the exporter's, and for every place between two of
-// them, which tensors live across it and whether all of them can be split by samples and sent.
+// Where a model can be cut in two: nodes in an order close to the exporter's, and for every place between two of them,
+// which tensors are alive across it and whether all of them can be split by samples and sent.
 
 import { defined } from '../assert.ts';
 import { batchAxis, type Probe } from './batch-axis.ts';
 import type { Graph, Node } from './graph.ts';
 import { byteLength } from './tensor.ts';
 
-/** A model's places to cut. Cut `p` is before node `p`; cut `nodes.length` is the end. */
+/** A model's cuts. Cut `p` is before node `p`; cut `nodes.length` is the end. */
 export interface Cuts {
   readonly nodes: readonly Node[];
   /** Whether each cut is legal, for cuts 0 … nodes.length. The first and the last always are. */
   readonly legal: readonly boolean[];
   /** Bytes alive across each cut, per sample. */
   readonly bytes: readonly number[];
-  /** The values alive across a cut, in the order in which they are made. */
+  /** The values alive across a cut, in the order in which they are computed. */
   alive(cut: number): readonly string[];
 }
 
@@ -25,9 +25,9 @@ interface Lifetime {
 }
 
 /**
- * A cut is legal where every value made before it and read after it (graph inputs too, the graph's first output to the
- * end; not parameters, buffers and constants) holds the batch on exactly one axis, and no parameter or buffer is read
- * on both sides.
+ * All cuts of a model. A cut is legal if every value computed before it and read after it (including graph inputs, and
+ * the graph's first output until the end; excluding parameters, buffers and constants) has the batch on exactly one
+ * axis, and no parameter or buffer is read on both sides.
  */
 export function findCuts(probe: Probe): Cuts {
   const { graph, types } = probe.static;
@@ -68,7 +68,7 @@ function accumulate(counts: Int32Array | Float64Array): void {
     counts[index] = (counts[index] as number) + (counts[index - 1] as number);
 }
 
-/** All values that depend on `roots`, the roots among them. */
+/** All values that depend on `roots`, including the roots. */
 function dependants(nodes: readonly Node[], roots: Iterable<string>): Set<string> {
   const result = new Set(roots);
   for (const node of nodes)
@@ -77,9 +77,10 @@ function dependants(nodes: readonly Node[], roots: Iterable<string>): Set<string
 }
 
 /**
- * The nodes in their order, but those that depend on parameters only (a transposed weight, an embedding of fixed
- * positions) directly before the first node that reads them: made early, their results would live across cuts that they
- * make illegal. Nodes that depend on nothing but constants are left out: whoever needs them has his own (stage.ts).
+ * The nodes in their order, except that those that depend on parameters only (a transposed weight, an embedding of
+ * fixed positions) come directly before the first node that reads them: computed early, their results would be alive
+ * across cuts and make them illegal. Nodes that depend only on constants are left out: each stage has its own copy
+ * (stage.ts).
  */
 function orderForCutting(graph: Graph): readonly Node[] {
   const ofInputs = dependants(

@@ -1,12 +1,12 @@
-// Writes graphs node by node with every value's static type known as soon as it is written: what autodiff, losses,
-// optimizers and lowering use. For building models with symbolic batch see builder.ts.
+// Writes graphs node by node; every value's static type is known as soon as it is written. Used by autodiff, losses,
+// optimizers and lowering. To build models with a symbolic batch see builder.ts.
 
 import { assert, defined } from '../assert.ts';
 import type { Attributes, Graph, Node, ValueInfo } from './graph.ts';
 import { isOperator, operators } from './operators/index.ts';
 import { type ElementType, int64s, scalar, type Tensor, type ValueType } from './tensor.ts';
 
-/** A graph under construction with static shapes. Names that it makes up are unique within it. */
+/** A graph under construction with static shapes. Generated names are unique within it. */
 export class Emitter {
   readonly #types = new Map<string, ValueType>();
   readonly #inputs: ValueInfo[] = [];
@@ -15,12 +15,12 @@ export class Emitter {
   readonly #shared = new Map<string, string>();
   #counter = 0;
   readonly #prefix: string;
-  /** Results of the nodes that `emit` wrote, by what they compute; undefined where equal nodes are not shared. */
+  /** Results of the nodes that `emit` wrote, by what they compute; undefined if equal nodes are not shared. */
   readonly #written: Map<string, string> | undefined;
 
   /**
-   * `prefix` starts the names that the emitter makes up. `shareNodes`: `emit` returns the result of an equal node that
-   * it wrote before.
+   * `prefix` starts all generated names. `shareNodes`: `emit` returns the result of an equal node that it wrote before,
+   * if any.
    */
   constructor(prefix = '', { shareNodes = false }: { readonly shareNodes?: boolean } = {}) {
     this.#prefix = prefix;
@@ -41,10 +41,11 @@ export class Emitter {
     return name;
   }
 
-  /** A small constant under a made-up name; equal constants of up to 16 elements are shared. */
+  /** A small constant under a generated name; equal constants of up to 16 elements are shared. */
   constant(value: Tensor): string {
     if (value.data.length > 16) return this.initializer(this.fresh('constant'), value);
-    const key = `${value.type}[${value.shape.join(',')}]${Array.from(value.data as ArrayLike<number | bigint>, (x) => (Object.is(x, -0) ? '-0' : String(x))).join(',')}`;
+    const elements = Array.from(value.data as ArrayLike<number | bigint>, (x) => (Object.is(x, -0) ? '-0' : String(x)));
+    const key = `${value.type}[${value.shape.join(',')}]${elements.join(',')}`;
     const known = this.#shared.get(key);
     if (known !== undefined) return known;
     const name = this.initializer(this.fresh('constant'), value);
@@ -57,7 +58,7 @@ export class Emitter {
     return this.constant(scalar(this.type(like).type, value));
   }
 
-  /** An int64 vector constant, as shapes and axes are given. */
+  /** An int64 vector constant, the form of shapes and axes. */
   int64s(values: readonly number[]): string {
     return this.constant(int64s(values));
   }
@@ -68,7 +69,7 @@ export class Emitter {
     return this.#sharing(operator, inputs, attributes, domain, write);
   }
 
-  /** As `emit`, for a node of any domain whose result's type the caller knows. */
+  /** `emit` for a node of any domain whose result's type the caller knows. */
   emitTyped(
     operator: string,
     inputs: readonly string[],
@@ -116,7 +117,7 @@ export class Emitter {
     return outputs;
   }
 
-  /** Appends a node as it is (its names must be free), inferring its outputs' types. */
+  /** Appends a node unchanged (its names must be free), inferring its outputs' types. */
   append(node: Node): void {
     const types = node.inputs.map((input) => (input === '' ? undefined : this.type(input)));
     const constants = node.inputs.map((input) => this.#initializers.get(input));
@@ -146,7 +147,7 @@ export class Emitter {
     return this.type(name).shape;
   }
 
-  /** True for a value that exists already. */
+  /** True if the value exists. */
   has(name: string): boolean {
     return this.#types.has(name);
   }
@@ -156,7 +157,7 @@ export class Emitter {
     return this.#initializers.get(name);
   }
 
-  /** A name that is not taken. */
+  /** A name that is not used yet. */
   fresh(stem: string): string {
     let name: string;
     do name = `${this.#prefix}${stem}_${this.#counter++}`;
@@ -180,8 +181,7 @@ export class Emitter {
   }
 
   /**
-   * The finished graph with these outputs; nodes and initializers that no output needs are left out, inputs are all
-   * kept.
+   * The finished graph with these outputs, without nodes and initializers that no output needs; all inputs are kept.
    */
   build(name: string, outputs: readonly string[]): Graph {
     const needed = new Set(outputs);

@@ -1,4 +1,4 @@
-// Runs a graph through the operators' own definitions: slow and obvious, the oracle that passes and engines are checked
+// Runs a graph through the operators' own definitions: slow and simple; the oracle that passes and engines are checked
 // against.
 
 import { assert, defined } from '../assert.ts';

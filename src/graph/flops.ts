@@ -1,12 +1,12 @@
-// Counts of floating point operations, for planning where nothing was measured and for naming layers' sizes.
-// Multiply-adds count two.
+// Counts floating point operations, for planning without measurements and for layers' sizes. A multiply-add counts as
+// two.
 
 import { intAttribute, type Node } from './graph.ts';
 import { elementCount, type ValueType } from './tensor.ts';
 
 /**
- * Floating point operations of one node: 2 · multiply-adds for convolutions and matrix products, else the larger of the
- * largest input's and the first output's elements for reductions, and the output's elements for the rest.
+ * Floating point operations of one node: 2 · multiply-adds for convolutions and matrix products; for reductions the
+ * elements of the largest input or of the first output, whichever is more; otherwise the output's elements.
  */
 export function nodeFlops(
   node: Node,

@@ -1,14 +1,14 @@
-// Frozen parameters: what a graph computes differently while some of its parameters are not trained. Which gradients
-// are left out is the affair of layers.ts (cuts) and autodiff (stages).
+// Frozen parameters: how they change what a graph computes. Which gradients are left out is decided in layers.ts (cuts)
+// and autodiff (stages).
 
 import { gradientInputs, movedBy } from './gradient-paths.ts';
 import { type Graph, int, intAttribute, type Node } from './graph.ts';
 
 /**
- * The graph with batch normalization in inference mode where it is frozen: where its own scale and bias are, or, where
- * it has no parameters, where nothing before it is trained. Such a node takes its running statistics as they are, and
- * they stay so: what the layers behind it were trained on is what they get. (Keras does the same; in PyTorch it takes
- * `eval()` on the frozen modules.)
+ * The graph with frozen batch normalization in inference mode: if its own scale and bias are frozen, or, if it has no
+ * parameters, if nothing before it is trained. Such a node uses its running statistics and does not update them, so
+ * that the layers after it keep the inputs they were trained on. (Keras does the same; in PyTorch it takes `eval()` on
+ * the frozen modules.)
  */
 export function freezeBatchNormalization(graph: Graph, frozen: readonly string[]): Graph {
   if (frozen.length === 0) return graph;
@@ -29,7 +29,7 @@ export function freezeBatchNormalization(graph: Graph, frozen: readonly string[]
   return { ...graph, nodes };
 }
 
-/** The buffers that a forward pass replaces; those of batch normalization in inference mode stay as they are. */
+/** The buffers that a forward pass replaces; those of batch normalization in inference mode are not. */
 export function replacedBuffers({ nodes, buffers }: Pick<Graph, 'nodes' | 'buffers'>): string[] {
   const replaced = new Set(nodes.filter(isTrainingBatchNormalization).flatMap((node) => node.inputs.slice(3, 5)));
   return buffers.filter((name) => replaced.has(name));

@@ -1,6 +1,6 @@
-// The one name that differentiation and training share.
+// The naming convention for gradients that differentiation and training share.
 
-/** What graphs call the gradient of an input or a parameter. */
+/** The name, in graphs, of the gradient of an input or a parameter. */
 export function gradientName(value: string): string {
   return `gradient(${value})`;
 }

@@ -1,12 +1,12 @@
-// Through which inputs of a node a gradient can flow, and what follows: which values depend on parameters and which
-// reach an output. Positions only; the rules themselves are autodiff's.
+// Through which inputs of a node a gradient can flow, and hence which values depend on parameters and which reach an
+// output. Positions only; the gradient rules are in autodiff/.
 
 import type { Graph, Node } from './graph.ts';
 import { type ElementType, isFloat } from './tensor.ts';
 
 /**
- * The input positions that carry gradients, for operators where not every float input does. Operators without an entry:
- * all of them.
+ * The input positions that carry gradients, for operators with float inputs that do not. For operators without an
+ * entry: all inputs.
  */
 const positions: Readonly<Record<string, readonly number[]>> = {
   AffineGrid: [0],
@@ -92,20 +92,20 @@ const severalOutputs: ReadonlySet<string> = new Set([
   'Split',
 ]);
 
-/** The inputs of a node (by name) that a gradient of its outputs can reach, as far as the operator decides. */
+/** The inputs of a node (by name) that gradients of its outputs can reach, judged by the operator alone. */
 export function gradientInputs(node: Node): readonly string[] {
   const entry = Object.hasOwn(positions, node.operator) ? positions[node.operator] : undefined;
   const names = entry === undefined ? node.inputs : entry.map((index) => node.inputs[index] ?? '');
   return names.filter((name) => name !== '');
 }
 
-/** The outputs of a node that carry gradients: not a mask, an index, or a running statistic. */
+/** The outputs of a node that carry gradients: no masks, indices or running statistics. */
 export function gradientOutputs(node: Node): readonly string[] {
   const names = severalOutputs.has(node.operator) ? node.outputs : node.outputs.slice(0, 1);
   return names.filter((name) => name !== '');
 }
 
-/** The values from which a gradient path leads to one of `outputs`. Types are not looked at. */
+/** The values with a gradient path to one of `outputs`. Ignores types. */
 export function leadsTo(outputs: Iterable<string>, nodes: readonly Node[]): Set<string> {
   const reached = new Set(outputs);
   for (let index = nodes.length - 1; index >= 0; index--) {
@@ -117,8 +117,8 @@ export function leadsTo(outputs: Iterable<string>, nodes: readonly Node[]): Set<
 }
 
 /**
- * `sources` and the values to which a gradient path leads from one of them. `isCounted` leaves values out, and what
- * only they lead to.
+ * `sources` and the values with a gradient path from one of them. `isCounted` excludes values, and values reachable
+ * only through them.
  */
 export function movedBy(
   sources: Iterable<string>,
@@ -134,8 +134,8 @@ export function movedBy(
 }
 
 /**
- * The float values that one of `trained` has a gradient path to, and that have one to the graph's first output: what
- * gradients travel for.
+ * The float values with a gradient path from one of `trained` and one to the graph's first output: those whose
+ * gradients are needed.
  */
 export function gradientValues(
   graph: Graph,

@@ -1,19 +1,18 @@
 // The model as plain data: nodes in topological order over named values, in the form of ONNX at one opset
-// (`canonicalOpset`). Importing (onnx/) brings every model to this form; nothing behind the importer knows another
-// opset.
+// (`canonicalOpset`). Importing (onnx/) converts every model to this form; no other code handles other opsets.
 
 import type { ElementType, Tensor } from './tensor.ts';
 
 /**
- * The one opset of the default domain in which graphs are held. The importer upgrades older models; the exporter
- * patches the user's own file.
+ * The opset of the default domain of all graphs. The importer upgrades older models; the exporter patches the user's
+ * own file.
  */
 export const canonicalOpset = 21;
 
 /** The symbol of the batch dimension in a graph's inputs and outputs. */
 export const batchSymbol = 'N';
 
-/** An ONNX attribute, tagged with its type (int and float must be told apart in the file). */
+/** An ONNX attribute, tagged with its type (the file distinguishes int and float). */
 export type Attribute =
   | { readonly type: 'int'; readonly value: number }
   | { readonly type: 'float'; readonly value: number }
@@ -25,7 +24,7 @@ export type Attribute =
 
 export type Attributes = Readonly<Record<string, Attribute>>;
 
-/** One operator application. An absent optional input or output is the empty string. */
+/** One operator application. Absent optional inputs and outputs are empty strings. */
 export interface Node {
   readonly operator: string;
   /** '' is ONNX's default domain. */
@@ -57,24 +56,24 @@ export interface Graph {
   readonly outputs: readonly ValueInfo[];
   /** Constants and parameters by name. */
   readonly initializers: ReadonlyMap<string, Tensor>;
-  /** The initializers that training changes (a subset of their names, in file order). Never folded away. */
+  /** The initializers that are trained (a subset of their names, in file order). Never constant-folded. */
   readonly parameters: readonly string[];
   /**
-   * Initializers that a forward pass replaces: running mean and variance of batch normalization. Never folded away. The
-   * new values are outputs 1 and 2 of the BatchNormalization in training mode that reads the old ones as its inputs 3
-   * and 4.
+   * Initializers that a forward pass replaces: running mean and variance of batch normalization. Never constant-folded.
+   * The new values are outputs 1 and 2 of the BatchNormalization in training mode that reads the old ones as its inputs
+   * 3 and 4.
    */
   readonly buffers: readonly string[];
   readonly nodes: readonly Node[];
   /**
-   * Set where the model was exported for one batch size and could not be freed from it (rebatch.ts): all dimensions are
+   * Set if the model was exported for one batch size and could not be freed from it (rebatch.ts): all dimensions are
    * numbers, and only this batch size can be instantiated.
    */
   readonly fixedBatch?: number;
 }
 
 export const int = (value: number): Attribute => ({ type: 'int', value });
-/** Rounded to float32, which is what files hold and engines read. */
+/** Rounded to float32, the precision in files and engines. */
 export const float = (value: number): Attribute => ({ type: 'float', value: Math.fround(value) });
 export const string = (value: string): Attribute => ({ type: 'string', value });
 export const ints = (value: readonly number[]): Attribute => ({ type: 'ints', value });
@@ -82,25 +81,25 @@ export const ints = (value: readonly number[]): Attribute => ({ type: 'ints', va
 export const floats = (value: readonly number[]): Attribute => ({ type: 'floats', value: value.map(Math.fround) });
 export const tensorAttribute = (value: Tensor): Attribute => ({ type: 'tensor', value });
 
-/** The attribute's integer, or `fallback` where it is absent. */
+/** The attribute's integer, or `fallback` if it is absent. */
 export function intAttribute(node: Node, name: string, fallback: number): number {
   const attribute = node.attributes[name];
   return attribute?.type === 'int' ? attribute.value : fallback;
 }
 
-/** The attribute's float, or `fallback` where it is absent. */
+/** The attribute's float, or `fallback` if it is absent. */
 export function floatAttribute(node: Node, name: string, fallback: number): number {
   const attribute = node.attributes[name];
   return attribute?.type === 'float' ? attribute.value : fallback;
 }
 
-/** The attribute's string, or `fallback` where it is absent. */
+/** The attribute's string, or `fallback` if it is absent. */
 export function stringAttribute(node: Node, name: string, fallback: string): string {
   const attribute = node.attributes[name];
   return attribute?.type === 'string' ? attribute.value : fallback;
 }
 
-/** The attribute's integers, or undefined where it is absent. */
+/** The attribute's integers, or undefined if it is absent. */
 export function intsAttribute(node: Node, name: string): readonly number[] | undefined {
   const attribute = node.attributes[name];
   return attribute?.type === 'ints' ? attribute.value : undefined;

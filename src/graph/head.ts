@@ -1,12 +1,12 @@
-// The classifier at the end of a model: the last linear layer, or 1x1 convolution, that decides how many classes there
-// are.
+// The classifier at the end of a model: the last linear layer, or 1x1 convolution, that determines the number of
+// classes.
 
 import { InputError } from '../errors.ts';
 import { type Graph, intAttribute, intsAttribute, type Node } from './graph.ts';
 import { producers } from './liveness.ts';
 import type { Tensor } from './tensor.ts';
 
-/** A tensor of the head, and where its classes are. */
+/** A tensor of the head, and its axis of classes. */
 export interface HeadTensor {
   readonly name: string;
   readonly shape: readonly number[];
@@ -18,20 +18,17 @@ export interface Head {
   /** The node of the linear layer or convolution. */
   readonly node: Node;
   readonly classCount: number;
-  /** Inputs that each class reads: what its initial weights are scaled by. */
+  /** Inputs of each class, which scale its initial weights. */
   readonly fanIn: number;
   readonly weight: HeadTensor;
   readonly bias: HeadTensor | undefined;
-  /**
-   * Shapes of the Reshapes and sizes of the Resizes behind it: where they are constants, they may hold the number of
-   * classes.
-   */
+  /** Shapes of the Reshapes and sizes of the Resizes after it: if constant, they may contain the number of classes. */
   readonly reshapes: readonly string[];
   /** Values that it computes, up to the output. */
   readonly values: ReadonlySet<string>;
 }
 
-/** Operators behind a head that leave its classes as they are. */
+/** Operators after a head that keep its classes. */
 const passes: ReadonlySet<string> = new Set([
   'AveragePool',
   'Cast',
@@ -55,8 +52,8 @@ const passes: ReadonlySet<string> = new Set([
 ]);
 
 /**
- * Finds the head by walking back from the first output. Throws InputError where there is none, and where its weights
- * serve something else too.
+ * Finds the head by walking back from the first output. Throws InputError if there is none, or if its weights are used
+ * elsewhere, too.
  */
 export function findHead(graph: Graph): Head {
   const made = producers(graph.nodes);
@@ -80,11 +77,12 @@ export function findHead(graph: Graph): Head {
       ? 'its output is no node’s'
       : `walking back from the output, ${node.operator} ("${node.name}") comes first`;
   throw new InputError(
-    `The model has no classifier that --head-classes could replace, which is a linear layer or a 1x1 convolution at its end: ${at}; replace the end of the model before exporting it.`,
+    'The model has no classifier that --head-classes could replace, which is a linear layer or a 1x1 ' +
+      `convolution at its end: ${at}; replace the end of the model before exporting it.`,
   );
 }
 
-/** The value before a node on the way from the output to the head. A bias may be added on the way. */
+/** The value before a node on the path from the output to the head, and a bias that is added on the path. */
 function nextBack(graph: Graph, node: Node): { value: string; bias?: string } | undefined {
   const [first = '', second = ''] = node.inputs;
   if (passes.has(node.operator)) return { value: first };
@@ -125,7 +123,7 @@ function headAt(
   return node.operator === 'MatMul' ? parts(flipped ? 0 : 1) : undefined;
 }
 
-/** The parameter behind a product's second input, which exporters may have turned on its side. */
+/** The parameter behind a product's second input, possibly transposed by the exporter. */
 function weightOf(
   graph: Graph,
   made: ReadonlyMap<string, Node>,
@@ -141,7 +139,7 @@ function weightOf(
     : undefined;
 }
 
-/** A bias with one number for each class; one number for all of them stays as it is. */
+/** A bias with one number for each class; a single number for all of them is kept. */
 function biasOf(graph: Graph, name: string, classCount: number): HeadTensor | undefined {
   const shape = graph.initializers.get(name)?.shape ?? [];
   const classAxis = shape.lastIndexOf(classCount);
@@ -154,7 +152,8 @@ function whole(graph: Graph, found: Parts & Pick<Head, 'node' | 'reshapes' | 'va
     const readers = graph.nodes.filter((node) => node.inputs.includes(name));
     if (readers.length > 1)
       throw new InputError(
-        `The classifier's weight ${name} is also read by ${readers.find((node) => node !== found.node)?.name}, so --head-classes cannot replace it: replace the end of the model before exporting it.`,
+        `The classifier's weight ${name} is also read by ${readers.find((node) => node !== found.node)?.name}, ` +
+          'so --head-classes cannot replace it: replace the end of the model before exporting it.',
       );
   }
   return { ...found, classCount: weight.shape[weight.classAxis] as number };

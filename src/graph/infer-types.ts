@@ -1,16 +1,15 @@
-// The types of all values of a graph whose shapes are static, other domains' operators among them where somebody knows
-// theirs.
+// The types of all values of a static graph, including operators of other domains if the caller knows their types.
 
 import { assert } from '../assert.ts';
 import type { Graph, Node } from './graph.ts';
 import { isOperator, operators } from './operators/index.ts';
 import type { ValueType } from './tensor.ts';
 
-/** The type of what a node of another domain makes, if it is known. */
+/** The output type of a node of another domain, if known. */
 export type ForeignType = (node: Node, inputs: readonly (ValueType | undefined)[]) => ValueType | undefined;
 
 /**
- * The types of all values of a static graph. Values that unknown operators of other domains make, and what follows from
+ * The types of all values of a static graph. Results of unknown operators of other domains, and values that depend on
  * them, are left out.
  */
 export function inferTypes(graph: Graph, foreign: ForeignType = () => undefined): Map<string, ValueType> {

@@ -1,4 +1,4 @@
-// How parameters start: seeded, so that the same name and seed give the same weights on every machine.
+// Initial parameter values: seeded, so that the same name and seed give the same weights on every machine.
 
 import { createRandom, hashString } from '../random.ts';
 import { type ElementType, elementCount, lazyTensor, type Tensor, tensor, wrap } from './tensor.ts';
@@ -9,7 +9,7 @@ export type Initialization =
   /** Uniform in [−bound, bound). */
   | { readonly kind: 'uniform'; readonly bound: number }
   | { readonly kind: 'normal'; readonly standardDeviation: number }
-  /** Normal, drawn again beyond two standard deviations. */
+  /** Normal, redrawn beyond two standard deviations. */
   | { readonly kind: 'truncatedNormal'; readonly standardDeviation: number };
 
 export const zeros: Initialization = { kind: 'constant', value: 0 };
@@ -39,7 +39,7 @@ export function fans(shape: readonly number[]): { fanIn: number; fanOut: number 
   return { fanIn: (shape[1] ?? 1) * kernel, fanOut: (shape[0] ?? 1) * kernel };
 }
 
-/** The initial values of the parameter called `name`; random ones are drawn when they are first read. */
+/** The initial values of the parameter called `name`; random ones are drawn when first read. */
 export function initialize(
   name: string,
   shape: readonly number[],

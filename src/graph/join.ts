@@ -1,20 +1,20 @@
-// Puts graphs one behind the other into one: the outputs of earlier ones are the inputs of later ones by name. What
-// they need from outside become the inputs of the whole.
+// Joins graphs in sequence: the outputs of earlier ones are the inputs of later ones by name; inputs that no part
+// computes become inputs of the whole.
 
 import { assert } from '../assert.ts';
 import type { Graph, Node, ValueInfo } from './graph.ts';
 import type { Tensor } from './tensor.ts';
 
-/** A graph that becomes a part of another. */
+/** A graph to be joined. */
 export interface Part {
   readonly graph: Graph;
-  /** Other names for its inputs and outputs. All further names of its own are changed where they are taken. */
+  /** New names for its inputs and outputs. Its other names are changed only if they are taken. */
   readonly rename?: ReadonlyMap<string, string>;
 }
 
 /**
- * The graph that computes the parts in their order and gives `outputs`, each an output of a part (after renaming).
- * Inputs: those of the parts that no earlier part computes, in order, each once.
+ * The graph that computes the parts in order and outputs `outputs`, each an output of a part (after renaming). Inputs:
+ * those of the parts that no earlier part computes, in order, without repetition.
  */
 export function joinGraphs(name: string, parts: readonly Part[], outputs: readonly string[]): Graph {
   const inputs = new Map<string, ValueInfo>();

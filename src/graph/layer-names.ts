@@ -1,24 +1,24 @@
-// Names of layers, for people: from the parameters' names where they are readable, else from the node's path, else
+// Readable names of layers: from the parameters' names if those are readable, otherwise from the node's path, otherwise
 // numbered.
 
 import type { Node } from './graph.ts';
 import { freshName, producers } from './liveness.ts';
 
-/** What exporters append to a module's name for its tensors. */
+/** Suffixes that exporters append to a module's name for its tensors. */
 const tensorSuffix = /[._/:](weight|bias|kernel|gamma|beta|scale|embedding|embeddings|table|alpha|slope|w|b)(_?\d+)?$/i;
-/** Names that tools make up: numbers, "onnx::Conv_12", "val_3". */
+/** Generated names: numbers, "onnx::Conv_12", "val_3". */
 const madeUp =
   /^(\d+|onnx::.*|val_?\d+|_val.*|tensor_?\d+|param_?\d+|initializer_?\d+|[A-Za-z]*constant[A-Za-z]*_?\d*)$/i;
 
-/** How weights are turned before they are read. */
+/** Operators that may rearrange weights before they are read. */
 const rearranging: ReadonlySet<string> = new Set(['Transpose', 'Reshape', 'Unsqueeze', 'Squeeze', 'Cast', 'Identity']);
 
-/** Names layers one after another, each name once. */
+/** Names layers one after another; names are unique. */
 export class LayerNamer {
   readonly #taken = new Set<string>();
   readonly #counts = new Map<string, number>();
 
-  /** `heavy` is the node that makes up most of the layer; `isParameter` tells parameters from other values. */
+  /** The name of a layer. `heavy` is its main node. */
   name(heavy: Node, nodes: readonly Node[], isParameter: (name: string) => boolean): string {
     const kind = heavy.operator.toLowerCase();
     const count = (this.#counts.get(kind) ?? 0) + 1;
@@ -53,8 +53,8 @@ function firstReadable(parameters: readonly string[]): string | undefined {
 }
 
 /**
- * "/layer1/layer1.0/conv1/Conv" is "layer1.0.conv1": the last part is the operator, and a part that repeats the one
- * before continues it.
+ * The name from a node's path: "/layer1/layer1.0/conv1/Conv" gives "layer1.0.conv1". The last part is the operator, and
+ * a part that begins with the one before replaces it.
  */
 function pathName(node: Node): string | undefined {
   const parts = node.name.split('/').filter((part) => part !== '');

@@ -36,7 +36,7 @@ test('residual: a layer for each convolution, pool and product, with names, byte
   );
 });
 
-test('the same block on the same shapes has the same signature; another place in the gradient flow has not', () => {
+test('the same block on the same shapes has the same signature, except at another place in the gradient flow', () => {
   const b = new GraphBuilder('chain');
   let x = b.input('x', 'float32', ['N', 4, 8, 8]);
   for (const name of ['a', 'b', 'c', 'd']) {
@@ -49,7 +49,7 @@ test('the same block on the same shapes has the same signature; another place in
   assert.notEqual(third, last);
 });
 
-test('attention: norms go to the layer that shrinks the cut, the mask travels as far as it is read', () => {
+test('attention: norms go to the layer that minimises the cut, the mask travels as far as it is read', () => {
   const sequence = layers(attentionModel());
   assert.deepEqual(
     sequence.layers.map(({ name, outputs }) => [name, outputs.length]),
@@ -101,7 +101,7 @@ test('a parameter read in two places keeps everything between them in one layer'
   );
 });
 
-test('work on parameters alone is done beside its reader, so that it forbids no cut', () => {
+test('work on parameters alone happens next to its reader, so that it forbids no cut', () => {
   const b = new GraphBuilder('early');
   const x = b.input('x', 'float32', ['N', 4]);
   const late = b.transpose(b.parameter('late.weight', [4, 4], { kind: 'normal', standardDeviation: 1 }), [1, 0]);
@@ -117,7 +117,7 @@ test('work on parameters alone is done beside its reader, so that it forbids no 
   );
 });
 
-test('a batch on another axis than the first travels too; one that is merged with another dimension does not', () => {
+test('a batch on another axis travels, too; one merged with another dimension does not', () => {
   const b = new GraphBuilder('sequence first');
   const x = b.transpose(b.linear(b.input('x', 'float32', ['N', 3, 4]), { name: 'in', outFeatures: 4 }), [1, 0, 2]);
   const merged = b.reshape(b.linear(x, { name: 'middle', outFeatures: 4 }), [-1, 4]);
@@ -171,7 +171,8 @@ test('an input or first output without a batch is one clear error', () => {
   assert.throws(
     () => layers(withInput.build([withInput.add(x, withInput.input('shift', 'float32', [4]))])),
     new InputError(
-      'Input "shift" of model "model" has shape [4] without a batch dimension; every input and the first output need one.',
+      'Input "shift" of model "model" has shape [4] without a batch dimension; every input and the first ' +
+        'output need one.',
     ),
   );
   const loss = new GraphBuilder('model');
@@ -181,12 +182,13 @@ test('an input or first output without a batch is one clear error', () => {
   );
 });
 
-test('a first output that does not depend on the inputs is refused, also where it has as many rows as the batch', () => {
+test('a first output independent of the inputs is refused, even with as many rows as the batch', () => {
   const b = new GraphBuilder('model');
   b.input('x', 'float32', ['N', 4]);
   const graph = b.build([b.parameter('w', [2, 3], { kind: 'constant', value: 0 })]);
   const message =
-    'The first output of model "model", "w", is the same for all inputs; export the model with its result as the first output.';
+    'The first output of model "model", "w", is the same for all inputs; export the model with its result as ' +
+    'the first output.';
   assert.throws(() => layers(graph), new InputError(message));
   assert.throws(() => layers({ ...graph, fixedBatch: 2 }), new InputError(message));
 });

@@ -1,5 +1,5 @@
-// A model as a sequence of layers: the unit in which work is measured, planned and moved. Between any two layers the
-// model can be cut; stage.ts takes out a run of them. Layers are views on the graph, made once; nothing is copied.
+// A model as a sequence of layers: the unit of measurement, planning and transfer. The model can be cut between any two
+// layers; stage.ts extracts a run of them. Layers are views on the graph; nothing is copied.
 
 import { defined } from '../assert.ts';
 import { InputError } from '../errors.ts';
@@ -17,19 +17,19 @@ import { byteLength, type ElementType, elementBytes } from './tensor.ts';
 export interface CutTensor {
   readonly name: string;
   readonly type: ElementType;
-  /** The shape for one sample in the batch; the batch dimension itself is 'N'. */
+  /** The shape with 'N' for the batch dimension. */
   readonly shape: readonly (number | 'N')[];
   /** The axis of 'N'. */
   readonly batchAxis: number;
   /**
-   * True where a gradient travels back: a float tensor on a gradient path from a trained parameter to the first output.
+   * True if a gradient travels back: a float tensor on a gradient path from a trained parameter to the first output.
    */
   readonly differentiable: boolean;
 }
 
 /** One layer: a run of nodes between two legal cuts. */
 export interface Layer {
-  /** Unique in its sequence; from the parameters' names where they are readable. */
+  /** Unique in its sequence; derived from the parameters' names if those are readable. */
   readonly name: string;
   /** Names of its nodes, in order. */
   readonly nodes: readonly string[];
@@ -44,24 +44,24 @@ export interface Layer {
    * training mode).
    */
   readonly batchDependent: boolean;
-  /** Equal for layers that compute the same thing on the same shapes: profiled once. */
+  /** Equal for layers that compute the same on the same shapes, so that they are profiled once. */
   readonly signature: string;
-  /** Multiply-adds ×2 of a forward pass, per sample. */
+  /** Floating point operations of a forward pass for one sample; a multiply-add counts as two. */
   readonly flops: number;
 }
 
 /** A model as the planner sees it: layers in order, cut anywhere between them. */
 export interface LayerSequence {
-  /** The whole model with its first output only, and the parameters and buffers that this output depends on. */
+  /** The whole model with only its first output, and the parameters and buffers that this output depends on. */
   readonly graph: Graph;
   /** The graph's inputs, in their order. */
   readonly inputs: readonly CutTensor[];
   readonly layers: readonly Layer[];
-  /** Set where the model runs with exactly this batch size (see Graph). */
+  /** Set if the model runs only with this batch size (see Graph). */
   readonly fixedBatch?: number;
 }
 
-/** Operators that begin a layer: where the work is. Cheap ones stay with the layer before them. */
+/** Operators that begin a layer because they do most of the work. Others stay with the layer before them. */
 const heavyOperators: ReadonlySet<string> = new Set([
   'Conv',
   'ConvTranspose',
@@ -73,10 +73,10 @@ const heavyOperators: ReadonlySet<string> = new Set([
   'GlobalMaxPool',
 ]);
 
-/** How a model is split. */
+/** Options of {@link layers}. */
 export interface LayersOptions {
   /**
-   * Parameters that are not trained; others' names are ignored. Cuts before which nothing is trained have no
+   * Parameters that are not trained; unknown names are ignored. Cuts before which nothing is trained have no
    * differentiable tensor.
    */
   readonly frozen?: readonly string[];
@@ -84,10 +84,10 @@ export interface LayersOptions {
 
 /**
  * Splits a model into layers. A layer begins at each heavy node (convolution, matrix product, pool, embedding), at the
- * legal cut since the heavy node before where the fewest bytes live (the last such cut among equals); where there is
- * none, the layers are one. Takes a graph with an open batch ('N'); one with numbers only is freed from its batch size
- * first, or keeps it (`fixedBatch`). Throws InputError for graphs that cannot be instantiated, and for an input or
- * first output without a batch dimension.
+ * legal cut since the previous heavy node that the fewest bytes cross (the last one among equals); without a legal cut,
+ * both nodes are in one layer. A graph without an open batch ('N') is first freed from its batch size, or keeps it
+ * (`fixedBatch`). Throws InputError for graphs that cannot be instantiated, and for an input or first output without a
+ * batch dimension.
  */
 export function layers(graph: Graph, { frozen = [] }: LayersOptions = {}): LayerSequence {
   const opened = graph.fixedBatch !== undefined || hasOpenBatch(graph) ? graph : rebatch(graph);
@@ -102,7 +102,8 @@ export function layers(graph: Graph, { frozen = [] }: LayersOptions = {}): Layer
   const output = defined(model.outputs[0], 'the first output').name;
   if (look.static.graph.initializers.has(output))
     throw new InputError(
-      `The first output of model "${model.name}", "${output}", is the same for all inputs; export the model with its result as the first output.`,
+      `The first output of model "${model.name}", "${output}", is the same for all inputs; export the model ` +
+        'with its result as the first output.',
     );
   cutTensor(output, look, gradients, `Output "${output}"`);
   const starts = chooseStarts(cuts, look.static.graph);
@@ -135,7 +136,7 @@ export function parameterBytes(sequence: LayerSequence, layer: Layer): number {
   return initializerBytes(sequence.graph, layer.parameters);
 }
 
-/** Bytes of those parameters of a layer that are in `frozen`. */
+/** Bytes of a layer's parameters that are in `frozen`. */
 export function frozenBytes(sequence: LayerSequence, layer: Layer, frozen: ReadonlySet<string>): number {
   return initializerBytes(
     sequence.graph,
@@ -161,8 +162,8 @@ function initializerBytes(graph: Graph, names: readonly string[]): number {
 }
 
 /**
- * The leading layers through which no gradient passes: nothing in them is trained, and they only run forward. Never all
- * layers.
+ * The number of leading layers through which no gradient passes: nothing in them is trained, so they run forward only.
+ * Less than the number of layers.
  */
 export function forwardOnlyCount({ layers: all }: LayerSequence): number {
   const count = all.findIndex(({ outputs }) => outputs.some(({ differentiable }) => differentiable));
@@ -191,7 +192,7 @@ function isHeavy(node: Node, graph: Graph): boolean {
   return table !== undefined && table.shape.length >= 2 && graph.parameters.includes(node.inputs[0] as string);
 }
 
-/** The cuts at which layers begin: 0, and for each further heavy node the cheapest legal cut since the one before. */
+/** The cuts at which layers begin: 0, and for each further heavy node the cheapest legal cut since the previous one. */
 function chooseStarts(cuts: Cuts, graph: Graph): readonly number[] {
   const heavy = cuts.nodes.flatMap((node, index) => (isHeavy(node, graph) ? [index] : []));
   const starts = [0];
@@ -212,7 +213,8 @@ function cutTensor(name: string, look: Probe, gradients: ReadonlySet<string>, wh
   const axis = batchAxis(name, look);
   if (axis === undefined) {
     throw new InputError(
-      `${what} of model "${look.static.graph.name}" has shape [${shape.join(', ')}] without a batch dimension; every input and the first output need one.`,
+      `${what} of model "${look.static.graph.name}" has shape [${shape.join(', ')}] without a batch dimension; ` +
+        'every input and the first output need one.',
     );
   }
   return {
@@ -265,7 +267,9 @@ function signatureContext(
   };
 }
 
-/** What one more sample costs; work on parameters alone costs nothing per sample. For a fixed batch, the mean. */
+/**
+ * Floating point operations of one more sample; work on parameters alone counts nothing. For a fixed batch, the mean.
+ */
 function flopsPerSample(nodes: readonly Node[], { batchSize, static: { types }, other }: Probe): number {
   const total = (at: Probe['static']['types']): number =>
     nodes.reduce((sum, node) => {

@@ -26,7 +26,7 @@ function chain(): Graph {
   return emitter.build('chain', [node('Mul', [a, e], 'f')]);
 }
 
-test('values live from the node that makes them to the last that reads them, views as long as what they look at', () => {
+test('values live from the node that computes them to their last reader, storage as long as its views', () => {
   // alive, in floats:  a 10 | a b 20 | a b(c) 20 | a b(c) d 40 | a d e 31 | a e f 21
   assert.deepEqual(memoryUse(chain()), {
     peakBytes: 160,
@@ -40,7 +40,7 @@ test('values live from the node that makes them to the last that reads them, vie
   });
 });
 
-test('an operator that works in place takes over memory that nobody else needs, and only such', () => {
+test('an operator that works in place takes over memory only if nothing else needs it', () => {
   const inPlace: MemoryModel = {
     ...plainMemory,
     shares: (node) => (node.operator === 'Neg' ? { how: 'in-place', input: 0 } : plainMemory.shares(node)),
@@ -66,7 +66,7 @@ test('workspace counts while its node runs, and outputs stay', () => {
   assert.deepEqual([use.peakBytes, use.peakNode], [1000 + 124, 'node e']);
 });
 
-test('an engine that puts values into dead memory of their shape keeps that memory in between', () => {
+test('an engine that reuses dead memory of the same shape keeps that memory in between', () => {
   const emitter = new Emitter();
   const x = emitter.input('x', 'float32', [10]);
   const wide = emitter.emit('Concat', [emitter.emit('Exp', [emitter.emit('Neg', [x])]), x, x], {
@@ -76,13 +76,13 @@ test('an engine that puts values into dead memory of their shape keeps that memo
   const graph = emitter.build('dead', [emitter.emit('Tanh', [emitter.emit('Mul', [x, total])])]);
   // Neg 40 | Neg Exp 80 | Exp Concat 160 | Concat sum 124 | sum Mul 44 | Mul Tanh 80
   assert.equal(memoryUse(graph).peakBytes, 160);
-  // Mul goes where Exp was, which died last: that memory stays beside Concat and the sum
+  // Mul goes into the memory of Exp, the last to die, which is kept during Concat and the sum
   assert.equal(memoryUse(graph, { ...plainMemory, reusesDead: true }).peakBytes, 164);
 });
 
 /**
- * Bytes at each step by the definition: a value is alive from its node on while it is an output or a later node reads
- * it, or a view of it.
+ * Bytes at each step by the definition: a value is alive from its node on while it is an output, or a later node reads
+ * it or a view of it.
  */
 function definition(
   graph: Graph,
@@ -119,7 +119,7 @@ function definition(
   };
 }
 
-test('on random graphs the bytes are those of the values that the reference kernels compute, by the definition', () => {
+test('on random graphs the bytes equal those of the reference kernels, by the definition', () => {
   for (let seed = 0; seed < 80; seed++) {
     const { graph, inputs } = randomGraph(seed, 20);
     const values = new Map<string, Tensor>([...graph.initializers, ...inputs]);

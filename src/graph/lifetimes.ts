@@ -1,34 +1,34 @@
-// When each value of a static graph is alive while its nodes run one after the other, and how many bytes that takes at
-// most: exact, given what the engine that runs it does (a MemoryModel). Inputs and constants are there before and
-// after; they are not counted.
+// When each value of a static graph is alive while its nodes run in sequence, and the peak number of bytes that takes:
+// exact, given how the engine uses memory (a MemoryModel). Inputs and constants are not counted.
 
 import { defined } from '../assert.ts';
 import type { Graph, Node } from './graph.ts';
 import { inferTypes } from './infer-types.ts';
 import { byteLength, elementBytes, sameShape, type ValueType } from './tensor.ts';
 
-/** What an engine does with memory. */
+/** How an engine uses memory. */
 export interface MemoryModel {
   /** The order in which it runs a graph's nodes, as indices. */
   order(graph: Graph): readonly number[];
-  /** The input in whose memory output 0 of a node lives, if there is one. */
+  /** The input whose memory output 0 of a node uses, if any. */
   shares(node: Node): Sharing | undefined;
   /**
-   * Whether a value may go into memory of its shape whose values are no longer needed: it is then kept from their end
-   * to that of this one. A set: whether one of these values may, into memory that was made for another of them.
+   * Whether a value may be put into memory of its shape whose values are no longer needed: that memory is then kept in
+   * between. A set: whether one of these values may be put into memory that was allocated for another of them.
    */
   readonly reusesDead: boolean | ReadonlySet<string>;
   /**
-   * Whether the graph's outputs have their memory before the first node runs. Default false: each when its node does.
+   * Whether the graph's outputs have memory before the first node runs. Default false: each is allocated when its node
+   * runs.
    */
   readonly isOutputGiven?: boolean;
-  /** What a node needs besides its inputs and outputs while it runs. */
+  /** Bytes that a node needs in addition to its inputs and outputs while it runs. */
   workspaceBytes(node: Node, inputs: readonly (ValueType | undefined)[], outputs: readonly ValueType[]): number;
 }
 
 /**
- * How an output lives in an input's memory: always, as another view of its elements, or in place, where that memory is
- * not needed otherwise.
+ * How an output uses an input's memory: always, as another view of its elements, or in place, if that memory is not
+ * needed otherwise.
  */
 export interface Sharing {
   readonly how: 'view' | 'in-place';
@@ -36,7 +36,7 @@ export interface Sharing {
   readonly input: number;
 }
 
-/** Runs nodes in the graph's order, gives every value memory of its own but for views. */
+/** Runs nodes in the graph's order and gives every value except views its own memory. */
 export const plainMemory: MemoryModel = {
   order: ({ nodes }) => nodes.map((_, index) => index),
   shares: ({ operator, domain }) =>
@@ -45,22 +45,22 @@ export const plainMemory: MemoryModel = {
   workspaceBytes: () => 0,
 };
 
-/** Operators whose result has its input's elements in their order. */
+/** Operators whose result has its input's elements in the same order. */
 export const viewOperators: ReadonlySet<string> = new Set(['Reshape', 'Flatten', 'Squeeze', 'Unsqueeze', 'Identity']);
 
-/** What a run of a graph takes. */
+/** The memory that a run of a graph takes. */
 export interface MemoryUse {
-  /** The most bytes of values that nodes made, workspace included, at any moment. */
+  /** The peak of bytes of values that nodes computed, including workspace. */
   readonly peakBytes: number;
   /** The node that runs at that moment. */
   readonly peakNode: string;
-  /** The buffers alive then, by the first value in each. */
+  /** The buffers alive at the peak, by the first value in each. */
   readonly alive: readonly { readonly name: string; readonly bytes: number }[];
-  /** Bytes of the graph's outputs that nodes made: what is left at the end. */
+  /** Bytes of the graph's outputs that nodes computed: what remains after the run. */
   readonly outputBytes: number;
 }
 
-/** A piece of memory that holds one value after the other. */
+/** A piece of memory that holds one value after another. */
 interface Buffer {
   readonly name: string;
   readonly bytes: number;
@@ -68,13 +68,13 @@ interface Buffer {
   /** The steps of the first node that writes and the last that reads it. Infinity: it stays to the end. */
   readonly first: number;
   last: number;
-  /** Reads that are still to come. */
+  /** Number of reads still to come. */
   uses: number;
 }
 
 /**
- * The memory that the values of a graph take while it runs. All shapes must be static; `types` has those of values that
- * no operator's rule tells.
+ * The memory that the values of a graph take while it runs. All shapes must be static; `types` gives those of values
+ * that no operator's rule can infer.
  */
 export function memoryUse(
   graph: Graph,
@@ -106,7 +106,7 @@ export function memoryUse(
   };
 }
 
-/** The buffers of a run, with the steps between which each is there. */
+/** The buffers of a run, with the steps between which each exists. */
 function planBuffers(
   graph: Graph,
   order: readonly Node[],
@@ -118,7 +118,7 @@ function planBuffers(
   for (const { inputs } of graph.nodes) for (const name of inputs) reads.set(name, (reads.get(name) ?? 0) + 1);
   const holders = new Map<string, Buffer>();
   const all: Buffer[] = [];
-  /** The last one that died comes first. */
+  /** The most recently died first. */
   const dead: Buffer[] = [];
   const { reusesDead } = model;
   const isReused = (name: string): boolean => (typeof reusesDead === 'boolean' ? reusesDead : reusesDead.has(name));
@@ -153,7 +153,7 @@ function planBuffers(
   return all;
 }
 
-/** Takes a buffer of the same shape and element size out of the list. Scalars are not worth it. */
+/** Takes a buffer of the same shape and element size out of the list; not for scalars. */
 function takeDead(dead: Buffer[], type: ValueType): Buffer | undefined {
   if (type.shape.length === 0) return undefined;
   const fits = (buffer: Buffer): boolean =>
@@ -162,7 +162,7 @@ function takeDead(dead: Buffer[], type: ValueType): Buffer | undefined {
   return index < 0 ? undefined : dead.splice(index, 1)[0];
 }
 
-/** The buffer that a node's first output takes over or looks at; 'given' where that is an input's or a constant's. */
+/** The buffer that a node's first output takes over or is a view of; 'given' if that is an input's or a constant's. */
 function sharedBuffer(
   node: Node,
   type: ValueType,

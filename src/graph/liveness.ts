@@ -1,4 +1,4 @@
-// Which nodes and values a graph's outputs need. Small helpers that passes share; they change nothing.
+// Which nodes and values a graph's outputs need. Pure helpers that passes share.
 
 import type { Node } from './graph.ts';
 
@@ -28,14 +28,14 @@ export function usedValues(nodes: readonly Node[], outputs: Iterable<string> = [
   return used;
 }
 
-/** The node that makes each value. */
+/** The node that computes each value. */
 export function producers(nodes: readonly Node[]): Map<string, Node> {
   const result = new Map<string, Node>();
   for (const node of nodes) for (const output of node.outputs) if (output !== '') result.set(output, node);
   return result;
 }
 
-/** A name made of `stem` that `taken` does not have; it is added there. */
+/** A name that starts with `stem` and is not in `taken`; it is added there. */
 export function freshName(stem: string, taken: Set<string>): string {
   let name = stem;
   for (let count = 2; taken.has(name); count++) name = `${stem}_${count}`;

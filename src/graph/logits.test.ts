@@ -8,7 +8,7 @@ import { importModel } from './onnx/import.ts';
 import { instantiate } from './static.ts';
 import { tensor } from './tensor.ts';
 
-test('the Softmax of classes goes, its input becomes the output', () => {
+test('the Softmax over classes is removed; its input becomes the output', () => {
   const b = new GraphBuilder('net', { seed: 1 });
   const logits = b.linear(b.input('x', 'float32', ['N', 4]), { name: 'head', outFeatures: 3 });
   const { graph, softmax } = withLogits(b.build([b.softmax(logits)]));
@@ -20,7 +20,7 @@ test('the Softmax of classes goes, its input becomes the output', () => {
   );
 });
 
-test('an old Softmax over the flattened input, as the importer writes it, goes too', () => {
+test('an old Softmax over the flattened input, as the importer writes it, is removed, too', () => {
   const bytes = onnxModel({
     opset: 9,
     inputs: [{ name: 'x', type: 'float32', shape: ['N', 4] }],
@@ -41,7 +41,7 @@ test('an old Softmax over the flattened input, as the importer writes it, goes t
   );
 });
 
-test('attention’s Softmax, one over another axis, and one that something stands behind stay', () => {
+test('attention’s Softmax, one over another axis, and one that is read further stay', () => {
   const b = new GraphBuilder('net', { seed: 1 });
   const x = b.input('x', 'float32', ['N', 2, 3, 4]);
   for (const output of [b.relu(b.softmax(x)), b.node('Softmax', [x], { axis: int(2) }), x]) {

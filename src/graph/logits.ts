@@ -1,4 +1,4 @@
-// Models for users often end in a Softmax; losses want what goes into it.
+// Removes the final Softmax of a model: losses need its input.
 
 import { type Graph, intAttribute, type Node } from './graph.ts';
 import { usedValues } from './liveness.ts';
@@ -6,16 +6,17 @@ import { usedValues } from './liveness.ts';
 /** A graph whose first output is logits. */
 export interface Logits {
   readonly graph: Graph;
-  /** The Softmax that was left out, by its node's name; undefined where there was none. */
+  /** The removed Softmax node's name; undefined if there was none. */
   readonly softmax: string | undefined;
 }
 
-/** Operators that may stand between a Softmax over classes and the output: they move or rename values. */
+/** Operators that may follow a Softmax over classes before the output: they move or rename values. */
 const movers: ReadonlySet<string> = new Set(['Identity', 'Reshape', 'Flatten', 'Squeeze', 'Unsqueeze']);
 
 /**
- * The graph without the Softmax over classes (axis 1 or the last) that its first output ends in, if it does. Other
- * outputs are left out with it. The output is named after the logits where the Softmax itself gave it.
+ * The graph without the Softmax over classes (axis 1 or the last) at the end of its first output, if there is one;
+ * other outputs are then removed as well. If the Softmax computed the output itself, the output is named after the
+ * logits.
  */
 export function withLogits(graph: Graph): Logits {
   const first = graph.outputs[0];

@@ -36,8 +36,8 @@ function graphOf(
 }
 
 /**
- * Runs a freed graph with five samples and, one sample at a time, the graph itself (exported for one); the results must
- * be the same.
+ * Runs a freed graph with five samples and, sample by sample, the original graph (exported for one); asserts equal
+ * results.
  */
 function assertFreed(graph: Graph): Graph {
   const freed = rebatch(graph);
@@ -125,7 +125,7 @@ test('the batch on the second axis, as in sequence-first attention', () => {
   }
 });
 
-test('a class token repeated for the batch, by Expand to numbers or not at all for a batch of one', () => {
+test('a class token repeated for the batch, by Expand to numbers or, for a batch of one, not at all', () => {
   for (const batch of [1, 4]) {
     const expand = { operator: 'Expand', inputs: ['token', 'sizes'], outputs: ['tokens'] };
     const nodes: Partial<Node>[] = [
@@ -145,7 +145,7 @@ test('a class token repeated for the batch, by Expand to numbers or not at all f
   }
 });
 
-test('an Expand of what already has the batch keeps its size', () => {
+test('an Expand of a value that already has the batch keeps its size', () => {
   const nodes: Partial<Node>[] = [
     { operator: 'Unsqueeze', inputs: ['x', 'axes'], outputs: ['a'] },
     { operator: 'Expand', inputs: ['a', 'sizes'], outputs: ['y'] },
@@ -168,7 +168,7 @@ test('constants that repeat one sample become one sample', () => {
   assertFreed(graphOf([3, 2], nodes, initializers));
 });
 
-test('what cannot be freed keeps its batch size, and can still be cut', () => {
+test('a model that cannot be freed keeps its batch size, and can still be cut', () => {
   const perSample = graphOf([3, 2], [{ operator: 'Add', inputs: ['x', 'each'], outputs: ['y'] }], {
     each: tensor('float32', [3, 2], [1, 2, 3, 4, 5, 6]),
   });
@@ -206,7 +206,7 @@ test('what cannot be freed keeps its batch size, and can still be cut', () => {
   );
 });
 
-test("a model that is wrong at its own batch size is the user's error", () => {
+test("a model that is invalid at its own batch size is the user's error", () => {
   assert.throws(
     () =>
       rebatch(

@@ -1,6 +1,6 @@
-// Frees a model that was exported for one batch size from it. Exporters then write the batch into the targets of
-// Reshape and Expand and into constants. A walk at two batch sizes side by side finds where the batch is in every
-// value, and mends such nodes on the way.
+// Frees a model that was exported for one batch size from it. Such models contain the batch size in the targets of
+// Reshape and Expand and in constants. Walks the graph at two batch sizes at once to find the batch in every value, and
+// adapts such nodes.
 
 import { assert } from '../assert.ts';
 import { InputError } from '../errors.ts';
@@ -9,13 +9,14 @@ import { freshName, neededNodes, usedValues } from './liveness.ts';
 import { instantiate, refuseUnsupported, TypeWalk } from './static.ts';
 import { allocate, elementCount, int64s, sameShape, type Tensor, toNumbers, wrap } from './tensor.ts';
 
-/** Thrown inside of this file where a model cannot be freed. */
-class Unmendable extends Error {}
+/** Thrown within this file if a model cannot be freed. */
+class FixedBatch extends Error {}
 
 /**
- * The graph with 'N' for the first dimension of its inputs (of those that have the first input's) and with its nodes
- * mended. Where that cannot be done, or would mix samples, the graph itself with `fixedBatch`. Takes graphs whose
- * dimensions are all numbers. Throws InputError as `instantiate` does, for what is wrong at the model's own batch size.
+ * The graph with 'N' as the first dimension of its inputs (of those whose first dimension equals the first input's) and
+ * with its nodes adapted. If that is not possible, or would mix samples, returns the graph itself with `fixedBatch`.
+ * Takes graphs whose dimensions are all numbers. Throws InputError as `instantiate` does, for graphs that are invalid
+ * at their own batch size.
  */
 export function rebatch(graph: Graph): Graph {
   const batchSize = graph.inputs[0]?.shape[0];
@@ -28,14 +29,14 @@ export function rebatch(graph: Graph): Graph {
   try {
     return new Rebatcher(graph, batchSize).run();
   } catch (error) {
-    if (error instanceof Unmendable || error instanceof InputError) return { ...graph, fixedBatch: batchSize };
+    if (error instanceof FixedBatch || error instanceof InputError) return { ...graph, fixedBatch: batchSize };
     throw error;
   }
 }
 
 /**
- * The batch in a shape: its axis, how often it is in that dimension, and how many elements of that dimension one
- * sample's entry spans.
+ * The batch in a shape: its axis, how often it is contained in that dimension, and how many elements of that dimension
+ * one sample's entry spans.
  */
 interface Place {
   readonly axis: number;
@@ -47,7 +48,7 @@ const reshaping: ReadonlySet<string> = new Set(['Reshape', 'Flatten', 'Squeeze',
 class Rebatcher {
   readonly #graph: Graph;
   readonly #batchSize: number;
-  /** Another batch size: nothing that a model would have by chance. */
+  /** Another batch size that is unlikely to occur in a model. */
   readonly #otherSize: number;
   readonly #here: TypeWalk;
   readonly #there: TypeWalk;
@@ -55,8 +56,7 @@ class Rebatcher {
   readonly #initializers: Map<string, Tensor>;
   readonly #nodes: Node[] = [];
   /**
-   * For values in which the batch is merged with another dimension: how many elements of it one step in the batch
-   * spans.
+   * By value in which the batch is merged with another dimension: how many elements of it one step in the batch spans.
    */
   readonly #inner = new Map<string, number>();
 
@@ -84,11 +84,11 @@ class Rebatcher {
     const outputNames = this.#graph.outputs.map(({ name }) => name);
     const nodes = neededNodes(this.#graph.nodes, outputNames);
     refuseUnsupported(nodes);
-    for (const node of nodes) this.#add(this.#mended(node));
+    for (const node of nodes) this.#add(this.#adapted(node));
     const first = outputNames[0] ?? '';
     const place = this.#place(first);
     if (place === undefined || this.#here.type(first).shape[place.axis] !== this.#batchSize)
-      throw new Unmendable(`output ${first}`);
+      throw new FixedBatch(`output ${first}`);
     const used = usedValues(this.#nodes, outputNames);
     const result: Graph = {
       ...this.#graph,
@@ -103,7 +103,7 @@ class Rebatcher {
     return result;
   }
 
-  /** At its own size the mended graph must be the old one, and a third size must do too. */
+  /** Checks that at its own size the adapted graph equals the original, and that a third size works. */
   #verify(result: Graph): void {
     const before = instantiate(this.#graph, this.#batchSize);
     const after = instantiate(result, this.#batchSize);
@@ -114,14 +114,14 @@ class Rebatcher {
         this.#graph.nodes.some(({ outputs }) => outputs.includes(name)) &&
         !sameShape(now.shape, shape)
       )
-        throw new Unmendable(name);
+        throw new FixedBatch(name);
     }
     instantiate(result, this.#batchSize + 3);
-    // Where the nodes themselves depend on the size, it is no batch but the length of a sequence that is unrolled.
+    // If the nodes themselves depend on the size, it is not a batch but the length of an unrolled sequence.
     const [few, many] = [this.#batchSize + 3, this.#batchSize + 4].map((size) =>
       instantiate(result, size, { simplify: false }),
     );
-    if (few?.graph.nodes.length !== many?.graph.nodes.length) throw new Unmendable('the nodes');
+    if (few?.graph.nodes.length !== many?.graph.nodes.length) throw new FixedBatch('the nodes');
   }
 
   #hasBatch(input: ValueInfo): boolean {
@@ -145,17 +145,17 @@ class Rebatcher {
   }
 
   /**
-   * Where the batch is in a value, if its size depends on it. Throws where it is in two dimensions or in none that
-   * grows with it.
+   * The batch's place in a value, if its size depends on it. Throws if it is in two dimensions or in none that grows
+   * with it.
    */
   #place(name: string): Place | undefined {
     const [here, there] = [this.#here.type(name).shape, this.#there.type(name).shape];
     if (sameShape(here, there)) return undefined;
     const axes = here.flatMap((dimension, axis) => (dimension === there[axis] ? [] : [axis]));
     const axis = axes[0];
-    if (here.length !== there.length || axes.length !== 1 || axis === undefined) throw new Unmendable(name);
+    if (here.length !== there.length || axes.length !== 1 || axis === undefined) throw new FixedBatch(name);
     const count = (here[axis] as number) / this.#batchSize;
-    if (!Number.isInteger(count) || count * this.#otherSize !== there[axis]) throw new Unmendable(name);
+    if (!Number.isInteger(count) || count * this.#otherSize !== there[axis]) throw new FixedBatch(name);
     return { axis, inner: count === 1 ? 1 : (this.#inner.get(name) ?? (axis === 0 ? count : 1)) };
   }
 
@@ -166,7 +166,7 @@ class Rebatcher {
     for (const output of node.outputs) if (output !== '') this.#learnInner(node, output);
   }
 
-  /** Notes where the batch is in a result in which it is merged with other dimensions. */
+  /** Records the batch's place in a result in which it is merged with other dimensions. */
   #learnInner(node: Node, output: string): void {
     const place = this.#place(output);
     const shape = this.#here.type(output).shape;
@@ -183,26 +183,26 @@ class Rebatcher {
     if (source !== undefined) this.#inner.set(output, (this.#place(source) as Place).inner);
   }
 
-  /** How many elements further in memory the next sample's entry is. */
+  /** The distance in memory, in elements, between neighbouring samples. */
   #stride(name: string): number {
     const place = this.#place(name);
-    if (place === undefined) throw new Unmendable(name);
+    if (place === undefined) throw new FixedBatch(name);
     return place.inner * elementCount(this.#here.type(name).shape.slice(place.axis + 1));
   }
 
-  #mended(node: Node): Node {
+  #adapted(node: Node): Node {
     const constantTarget =
       this.#there.constants.has(node.inputs[1] ?? '') && this.#isSameConstant(node.inputs[1] as string);
     const input = node.inputs[0] ?? '';
     if (node.operator === 'Reshape' && constantTarget && this.#place(input) !== undefined)
-      return this.#mendReshape(node);
-    if (node.operator === 'Expand' && constantTarget) return this.#mendExpand(node);
+      return this.#adaptReshape(node);
+    if (node.operator === 'Expand' && constantTarget) return this.#adaptExpand(node);
     try {
       this.#there.visit(node);
       return node;
     } catch (error) {
       if (!(error instanceof InputError)) throw error;
-      return this.#mendConstants(node);
+      return this.#adaptConstants(node);
     }
   }
 
@@ -216,8 +216,11 @@ class Rebatcher {
     );
   }
 
-  /** A Reshape to numbers: −1 in the dimension of the result that holds the batch, by following it through memory. */
-  #mendReshape(node: Node): Node {
+  /**
+   * A Reshape to numbers: puts −1 in the result's dimension that contains the batch, found by following it through
+   * memory.
+   */
+  #adaptReshape(node: Node): Node {
     const input = node.inputs[0] as string;
     this.#here.visit(node);
     const shape = this.#here.type(node.outputs[0] as string).shape;
@@ -228,9 +231,9 @@ class Rebatcher {
   }
 
   /**
-   * The dimension of `shape` that holds the batch when neighbouring samples are `stride` elements apart. For a batch of
-   * one several may; then a dimension of its own is preferred to a merged one, the input's axis where the ranks agree,
-   * and the foremost.
+   * The dimension of `shape` that contains the batch if neighbouring samples are `stride` elements apart. For a batch
+   * of one several may; then prefers a dimension of its own to a merged one, the input's axis if the ranks agree, and
+   * the foremost.
    */
   #axisAt(shape: readonly number[], stride: number, inputAxis: number, inputRank: number): number {
     const candidates = shape.flatMap((dimension, axis) => {
@@ -240,15 +243,15 @@ class Rebatcher {
     const own = candidates.filter((axis) => shape[axis] === this.#batchSize);
     const choices = own.length > 0 ? own : candidates;
     const best = choices.includes(inputAxis) && (own.length > 0 || shape.length === inputRank) ? inputAxis : choices[0];
-    if (best === undefined) throw new Unmendable('reshape');
+    if (best === undefined) throw new FixedBatch('reshape');
     return best;
   }
 
   /**
-   * An Expand to numbers: 1 (which keeps a dimension) where the batch already is, the input's batch size where it is
-   * brought in.
+   * An Expand to numbers: 1 (which keeps a dimension) if the batch is there already, the input's batch size if the
+   * Expand adds it.
    */
-  #mendExpand(node: Node): Node {
+  #adaptExpand(node: Node): Node {
     const [input, target] = node.inputs as readonly [string, string];
     const sizes = toNumbers(this.#here.constants.get(target) as Tensor);
     const shape = this.#here.type(input).shape;
@@ -265,19 +268,19 @@ class Rebatcher {
 
   /**
    * A node that does not fit at another batch size: constants repeat one sample for every sample of the batch, or
-   * Concat wants it.
+   * Concat requires it.
    */
-  #mendConstants(node: Node): Node {
+  #adaptConstants(node: Node): Node {
     const inputs = node.inputs.map((name) => {
       const value = this.#there.constants.get(name);
       return value === undefined || this.#batchSize === 1 ? name : this.#oneSample(name, value);
     });
-    const mended = { ...node, inputs: node.operator === 'Concat' ? this.#repeatForConcat(node, inputs) : inputs };
-    this.#there.visit(mended);
-    return mended;
+    const adapted = { ...node, inputs: node.operator === 'Concat' ? this.#repeatForConcat(node, inputs) : inputs };
+    this.#there.visit(adapted);
+    return adapted;
   }
 
-  /** The constant with one entry in place of equal entries for every sample, or the constant itself. */
+  /** The constant with one entry in place of equal entries for every sample, or the constant unchanged. */
   #oneSample(name: string, { type, shape, data }: Tensor): string {
     if (shape[0] !== this.#batchSize) return name;
     const size = elementCount(shape.slice(1));
@@ -288,10 +291,10 @@ class Rebatcher {
     return this.#constant(wrap(type, [1, ...shape.slice(1)], first), `${name}.sample`);
   }
 
-  /** Inputs of Concat that have one entry for all samples, repeated like the one that has the batch. */
+  /** Inputs of Concat that have one entry for all samples, repeated to the size of the one with the batch. */
   #repeatForConcat(node: Node, inputs: readonly string[]): readonly string[] {
     const model = inputs.find((name) => this.#place(name) !== undefined);
-    if (model === undefined) throw new Unmendable(node.name);
+    if (model === undefined) throw new FixedBatch(node.name);
     const { axis } = this.#place(model) as Place;
     const ones = this.#here.type(model).shape.map(() => 1);
     return inputs.map((name) => {
@@ -310,7 +313,7 @@ class Rebatcher {
     });
   }
 
-  /** `sizes`, with the size of `model` along `axis` at that place, computed in the graph. */
+  /** `sizes`, with `model`'s size on `axis` at that position, computed in the graph. */
   #targetWithBatch(model: string, axis: number, sizes: readonly number[], node: Node): string {
     const size = freshName(`${node.name}.batch`, this.#names);
     this.#add({

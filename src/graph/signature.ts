@@ -1,10 +1,10 @@
-// A layer's signature: equal for layers that compute the same thing on the same shapes, whatever the names and weights.
+// A layer's signature: equal for layers that compute the same on the same shapes, whatever their names and weights.
 
 import { hash32, hashString } from '../random.ts';
 import type { Attribute, Node } from './graph.ts';
 import { type Tensor, toNumbers, type ValueType } from './tensor.ts';
 
-/** What a signature looks at. */
+/** What a signature depends on. */
 export interface SignatureContext {
   readonly nodes: readonly Node[];
   /** Values that leave the layer. */
@@ -13,16 +13,16 @@ export interface SignatureContext {
   /** 'parameter', 'buffer' or 'constant' for initializers, undefined for other values. */
   initializerKind(name: string): 'parameter' | 'buffer' | 'constant' | undefined;
   constant(name: string): Tensor | undefined;
-  /** True where a gradient for this value is wanted. */
+  /** True if a gradient for this value is needed. */
   hasGradient(name: string): boolean;
 }
 
-/** Constants of up to this many elements count by value (axes, scales), larger ones by type. */
+/** Constants of up to this many elements are compared by value (axes, scales), larger ones by type. */
 const comparedElementCount = 16;
 
 /**
- * 16 hexadecimal digits over operators, attributes, wiring, shapes, the values of small constants, and which values
- * leave.
+ * 16 hexadecimal digits from operators, attributes, wiring, shapes, the values of small constants, and which values
+ * leave the layer.
  */
 export function layerSignature(context: SignatureContext): string {
   const text = describe(context);

@@ -1,11 +1,11 @@
-// Leaves out nodes that do nothing once shapes are known: what exporters leave behind. A node's result is replaced by
-// its input wherever it is read. Used by static.ts while it walks a graph.
+// Removes nodes that do nothing once shapes are known, which exporters leave behind: readers of a node's result read
+// its input instead. Used by static.ts while it walks a graph.
 
 import { defined } from '../assert.ts';
 import { intAttribute, intsAttribute, type Node } from './graph.ts';
 import { int64s, sameShape, type Tensor, toNumbers, type ValueType } from './tensor.ts';
 
-/** What the simplifier asks of the walk that it accompanies. */
+/** What the simplifier reads from the walk that uses it. */
 interface Known {
   readonly constants: ReadonlyMap<string, Tensor>;
   type(name: string): ValueType;
@@ -13,11 +13,11 @@ interface Known {
   setConstant(name: string, value: Tensor): void;
 }
 
-/** Operators that only arrange elements in their order: equal shapes mean equal values. */
+/** Operators that keep the elements' order: equal shapes mean equal values. */
 const rearranging = new Set(['Reshape', 'Flatten', 'Squeeze', 'Unsqueeze', 'Expand', 'Tile', 'Identity']);
-/** Operators that return a single input as it is. */
+/** Operators that return a single input unchanged. */
 const variadic = new Set(['Concat', 'Sum', 'Mean', 'Max', 'Min']);
-/** Those of the above that a following Reshape makes superfluous. */
+/** Those of the above that a following Reshape makes redundant. */
 const reshaping = new Set(['Reshape', 'Flatten', 'Squeeze', 'Unsqueeze']);
 
 function countReads(nodes: readonly Node[]): Map<string, number> {
@@ -27,37 +27,37 @@ function countReads(nodes: readonly Node[]): Map<string, number> {
   return counts;
 }
 
-/** Remembers which values are only other names of earlier ones. */
+/** Tracks which values are aliases of earlier ones. */
 export class Simplifier {
   readonly #known: Known;
   readonly #keep: ReadonlySet<string>;
   readonly #readCounts: Map<string, number>;
   readonly #aliases = new Map<string, string>();
   readonly #reshapes = new Map<string, Node>();
-  /** For values that are only read once: the value that they are a rearrangement of. */
+  /** For values that are read only once: the value that they are a rearrangement of. */
   readonly #origins = new Map<string, string>();
   readonly #flattenedSoftmax = new Map<string, Node>();
 
-  /** `keep`: values that must not be replaced. `nodes`: all that will come. */
+  /** `keep`: values that must not be replaced. `nodes`: all nodes of the walk. */
   constructor(known: Known, keep: ReadonlySet<string>, nodes: readonly Node[]) {
     this.#known = known;
     this.#keep = keep;
     this.#readCounts = countReads(nodes);
   }
 
-  /** Takes note that these nodes will come in place of `node`. */
+  /** Records that these nodes will be in place of `node`. */
   replace(node: Node, written: readonly Node[]): void {
     for (const input of node.inputs) if (input !== '') this.#readCounts.set(input, this.#reads(input) - 1);
     for (const [name, count] of countReads(written)) this.#readCounts.set(name, this.#reads(name) + count);
   }
 
-  /** The node reading the values that its inputs stand for. */
+  /** The node with its inputs replaced by the values they are aliases of. */
   resolve(node: Node): Node {
     if (!node.inputs.some((input) => this.#aliases.has(input))) return node;
     return { ...node, inputs: node.inputs.map((input) => this.#aliases.get(input) ?? input) };
   }
 
-  /** The node to write in place of this (visited) one, or undefined for none. */
+  /** The simplified form of this (visited) node, or undefined if it is removed. */
   simplify(node: Node): Node | undefined {
     const output = defined(node.outputs[0], `the output of node "${node.name}"`);
     if (!this.#keep.has(output) && this.#doesNothing(node, output)) {
@@ -99,7 +99,7 @@ export class Simplifier {
     }
   }
 
-  /** True where dropout drops nothing and nobody reads its mask. */
+  /** True if dropout drops nothing and its mask is not read. */
   #isInertDropout(node: Node): boolean {
     const mask = node.outputs[1] ?? '';
     if (this.#reads(mask) > 0 || this.#keep.has(mask)) return false;
@@ -112,7 +112,9 @@ export class Simplifier {
     return value(1, 0.5) === 0 || value(2, 0) === 0;
   }
 
-  /** Reshape ∘ Reshape is one Reshape; Reshape ∘ Softmax(last axis) ∘ Flatten at the last axis is one Softmax. */
+  /**
+   * Reshape ∘ Reshape becomes one Reshape; Reshape ∘ Softmax(last axis) ∘ Flatten at the last axis becomes one Softmax.
+   */
   #shorten(node: Node, output: string): Node {
     if (node.operator !== 'Reshape') return node;
     const input = node.inputs[0] as string;
@@ -127,12 +129,13 @@ export class Simplifier {
   }
 
   /**
-   * Importing turns the flattening Softmax of opset 11 into Flatten(axis) → Softmax(−1) → Reshape; see onnx/upgrade.ts.
+   * Importing converts the flattening Softmax of opset 11 to Flatten(axis) → Softmax(−1) → Reshape; see
+   * onnx/upgrade.ts.
    */
   #remember(node: Node, output: string): void {
     if (reshaping.has(node.operator)) {
       this.#reshapes.set(output, node);
-      // Reading past a value that others read too would keep two values alive instead of one.
+      // Reading past a value that other nodes read, too, would keep two values alive instead of one.
       if (this.#reads(output) === 1)
         this.#origins.set(output, this.#origins.get(node.inputs[0] as string) ?? (node.inputs[0] as string));
     }

@@ -24,7 +24,7 @@ for (const [name, model] of Object.entries({
   attention: attentionModel(),
 })) {
   for (const batchSize of [1, 2, 5]) {
-    test(`${name}: cut at every place, batch ${batchSize}, the parts give exactly what the whole gives`, () => {
+    test(`${name}: cut at every place, batch ${batchSize}, the parts compute exactly what the whole computes`, () => {
       const sequence = layers(model);
       const whole = instantiate(model, batchSize).graph;
       const inputs = randomInputs(whole.inputs as StaticInfo[], 7);
@@ -44,7 +44,7 @@ for (const [name, model] of Object.entries({
   }
 }
 
-test('a chain of single layers gives what the whole gives', () => {
+test('a chain of single layers computes what the whole computes', () => {
   const model = attentionModel();
   const sequence = layers(model);
   const whole = instantiate(model, 3).graph;
@@ -74,7 +74,7 @@ test('weights are the same tensors, not copies', () => {
   for (const name of graph.parameters) assert.equal(graph.initializers.get(name), model.initializers.get(name));
 });
 
-test('random nets with branches, sums and concatenations: cut anywhere, the parts give what the whole gives', () => {
+test('random nets with branches, sums and concatenations: cut anywhere, the parts compute what the whole does', () => {
   const layer = fc.record({
     kind: fc.constantFrom('conv', 'conv', 'relu', 'add', 'concat', 'pool'),
     from: fc.nat(),

@@ -1,4 +1,4 @@
-// Takes a run of layers out of a model as a graph of its own, with static shapes: what one device computes.
+// Extracts a run of layers from a model as a graph with static shapes: the part that one device computes.
 
 import { assert, defined } from '../assert.ts';
 import type { Graph } from './graph.ts';
@@ -15,8 +15,8 @@ export interface StageGraph extends StaticGraph {
   /** The tensors of the cut before the stage: the graph's inputs, in this order. */
   readonly inputs: readonly CutTensor[];
   /**
-   * The tensors of the cut after it: the graph's outputs, in this order. One that only passes through is an input of
-   * the same name.
+   * The tensors of the cut after it: the graph's outputs, in this order. A tensor that only passes through is an input
+   * of the same name.
    */
   readonly outputs: readonly CutTensor[];
 }
@@ -29,7 +29,7 @@ export function extractStage(sequence: LayerSequence, first: number, end: number
   return stageExtractor(sequence, batchSize)(first, end);
 }
 
-/** {@link extractStage} for many stages of one batch size: the model is instantiated once. */
+/** {@link extractStage} for several stages of one batch size; instantiates the model only once. */
 export function stageExtractor(sequence: LayerSequence, batchSize: number): (first: number, end: number) => StageGraph {
   const cutNames = new Set(sequence.layers.flatMap((layer) => layer.outputs.map(({ name }) => name)));
   const whole = instantiate(sequence.graph, batchSize, { keep: cutNames });
@@ -76,8 +76,7 @@ function cutOut(
 }
 
 /**
- * A stage must hold the parameters of its layers and nothing of others': anything else would train a weight twice or
- * never.
+ * Asserts that a stage holds exactly the parameters of its layers: otherwise a weight would be trained twice or never.
  */
 function checkBorders(graph: Graph, sequence: LayerSequence, first: number, end: number): void {
   const own = new Set(sequence.layers.slice(first, end).flatMap((layer) => [...layer.parameters, ...layer.buffers]));

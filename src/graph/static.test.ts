@@ -87,7 +87,7 @@ test('Shape honours start and end, Size counts', () => {
   );
 });
 
-test('nodes that do nothing are left out, but never an output', () => {
+test('nodes that do nothing are removed, but never an output', () => {
   const identities: Partial<Node>[] = [
     { operator: 'Identity', inputs: ['x'], outputs: ['a'] },
     { operator: 'Cast', inputs: ['a'], outputs: ['b'], attributes: { to: int(1) } },
@@ -131,7 +131,7 @@ test('nodes that do nothing are left out, but never an output', () => {
   assert.equal(instantiate(graph, 2, { simplify: false }).graph.nodes.length, 11);
 });
 
-test('what changes values or makes a mask that is read stays', () => {
+test('nodes that change values or make a mask that is read are kept', () => {
   const graph = graphOf(
     [x],
     [
@@ -184,7 +184,7 @@ test('a Reshape of a reshaped value reads the first one', () => {
   );
 });
 
-test('the flattening softmax of old models becomes one softmax where it is over the last axis', () => {
+test('the flattening softmax of old models becomes one softmax if it is over the last axis', () => {
   const nodes = (axis: number): Partial<Node>[] => [
     { operator: 'Flatten', inputs: ['x'], outputs: ['flat'], attributes: { axis: int(axis) } },
     { operator: 'Softmax', inputs: ['flat'], outputs: ['soft'], attributes: { axis: int(-1) } },
@@ -221,7 +221,7 @@ test('parameters and buffers are not folded, frozen weights are', () => {
   assert.deepEqual(toNumbers(frozen.initializers.get('wt') as Tensor), [1, 5, 2, 6, 3, 7, 4, 8]);
 });
 
-test('a few numbers do not grow to gigabytes: large constants stay nodes', () => {
+test('small constants do not grow to gigabytes: large results stay nodes', () => {
   const graph = graphOf(
     [x],
     [
@@ -240,7 +240,7 @@ test('a few numbers do not grow to gigabytes: large constants stay nodes', () =>
   assert.throws(() => instantiate(larger, 2), InputError);
 });
 
-test('nor do many large constants together; what the model itself holds counts for it', () => {
+test('the total of large constants is limited; the limit grows with the model', () => {
   const count = 10;
   const grown = Array.from(
     { length: count },
@@ -292,7 +292,7 @@ test('nor do many large constants together; what the model itself holds counts f
   assert.equal(whole.graph.nodes.filter(({ operator }) => operator === 'Transpose').length, 0);
 });
 
-test('a graph for a larger batch computes what it should', () => {
+test('a graph for a larger batch computes the right values', () => {
   const b = new GraphBuilder('pool');
   const y = b.reshape(b.maxPool2d(b.input('x', 'float32', ['N', 1, 2, 2]), { kernel: 2 }), ['N', 1]);
   const { graph } = instantiate(b.build([y]), 2);
@@ -300,7 +300,7 @@ test('a graph for a larger batch computes what it should', () => {
   assert.deepEqual(toNumbers(result.get(y) as Tensor), [5, -1]);
 });
 
-test('unsupported operators are named together, with a node and where the list is', () => {
+test('unsupported operators are named together, with a node and a link to the list', () => {
   const graph = graphOf(
     [x],
     [
@@ -313,7 +313,8 @@ test('unsupported operators are named together, with a node and where the list i
   assert.throws(
     () => instantiate(graph, 2),
     new InputError(
-      'Operator NonMaxSuppression (node "encoder") is not supported, nor com.microsoft.Inverse; docs/operators.md lists the operators that are.',
+      'Operator NonMaxSuppression (node "encoder") is not supported, nor com.microsoft.Inverse; ' +
+        'docs/operators.md lists the operators that are.',
     ),
   );
 });

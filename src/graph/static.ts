@@ -1,6 +1,6 @@
-// From a model with a symbolic batch to one with numbers everywhere: every value's type inferred, whatever can be
-// computed beforehand computed (exporters write Shape → Gather → Concat → Reshape chains; they fold away), nodes that
-// do nothing left out. Parameters and buffers are never folded: they change.
+// Instantiates a model with a symbolic batch: every dimension a number, every value's type inferred, constants folded
+// (exporters write Shape → Gather → Concat → Reshape chains, which fold away), no-op nodes removed. Parameters and
+// buffers are never folded, because they change.
 
 import { assert, defined } from '../assert.ts';
 import { InputError } from '../errors.ts';
@@ -12,7 +12,7 @@ import { isOperator, operators } from './operators/index.ts';
 import { Simplifier } from './simplify.ts';
 import { elementCount, int64s, scalar, type Tensor, type ValueType } from './tensor.ts';
 
-/** A graph whose inputs and outputs have numbers for dimensions, with the type of every value in it. */
+/** A graph whose inputs and outputs have numeric dimensions, with the type of every value in it. */
 export interface StaticGraph {
   readonly graph: Graph;
   readonly types: ReadonlyMap<string, ValueType>;
@@ -22,15 +22,15 @@ export interface StaticGraph {
 export interface InstantiateOptions {
   /** Sizes of symbolic dimensions other than the batch, by their name in the model. */
   readonly dimensions?: Readonly<Record<string, number>>;
-  /** Values that keep their own names through simplification, as the graph's outputs always do. */
+  /** Values that keep their names through simplification, as the graph's outputs always do. */
   readonly keep?: Iterable<string>;
-  /** False infers and folds but keeps nodes that do nothing. Default true. */
+  /** False infers and folds but keeps no-op nodes. Default true. */
   readonly simplify?: boolean;
 }
 
-/** Where the list of supported operators stands. */
+/** The list of supported operators. */
 const operatorList = 'docs/operators.md';
-/** What helps with operators that models of a kind have. */
+/** Advice for some unsupported operators. */
 const hints: Readonly<Record<string, string>> = {
   DequantizeLinear: 'export the model before it is quantized',
   If: 'its condition depends on data; export the model without control flow, for shapes that are known',
@@ -38,7 +38,7 @@ const hints: Readonly<Record<string, string>> = {
   QuantizeLinear: 'export the model before it is quantized',
   Scan: 'export the model without control flow, for shapes that are known',
 };
-/** Operators that give other values every time. */
+/** Operators with random results. */
 const drawing: ReadonlySet<string> = new Set([
   'Bernoulli',
   'Dropout',
@@ -47,36 +47,35 @@ const drawing: ReadonlySet<string> = new Set([
   'RandomUniform',
   'RandomUniformLike',
 ]);
-/**
- * Values are not folded beyond so many elements of a model together, however constant they are: a few numbers must not
- * grow to gigabytes in a file.
- */
+/** Limit of folded elements in a model: small constants must not grow to gigabytes in a file. */
 const foldedElementLimit = 2 ** 22;
-/** Nodes with more floating point operations than this together are not folded: the oracle that folds is slow. */
+/** Limit of floating point operations of folded nodes together: the oracle that folds is slow. */
 const foldedFlopLimit = 2 ** 26;
 /**
- * For each element of its own constants a model may have so many more of both: what weights are made of is in
- * proportion to them.
+ * Additions to both limits for each element of the model's own constants: values derived from weights are in proportion
+ * to them.
  */
 const foldedPerElement = { elements: 8, flops: 64 } as const;
-/** Shapes and scalars are folded whatever they come to: without them sizes are not known. */
+/** Shapes and scalars are folded regardless of the limits: sizes depend on them. */
 const freeFolding = { elements: 1024, flops: 65_536 } as const;
 /**
- * Values with more elements than this are refused: no machine holds them and their sizes in bytes are no longer exact.
+ * Values with more elements than this are refused: no machine can hold them, and their sizes in bytes are no longer
+ * exact.
  */
 const elementLimit = 2 ** 44;
 
 /**
- * Replaces the batch symbol by `batchSize`, infers all types, folds constants, simplifies, and drops what no output
- * needs. Inputs and outputs keep their names and order, surviving nodes theirs. A graph without symbols is taken as it
- * is. Throws InputError for unsupported operators, for symbols other than the batch that `dimensions` does not give,
- * for shapes that do not fit, and for a batch size that a model with a fixed batch does not have.
+ * Replaces the batch symbol by `batchSize`, infers all types, folds constants, simplifies, and removes what no output
+ * needs. Inputs, outputs and remaining nodes keep their names and order. A graph without symbols is accepted. Throws
+ * InputError for unsupported operators, for symbols other than the batch that `dimensions` does not give, for shapes
+ * that do not fit, and for a batch size other than a model's fixed one.
  */
 export function instantiate(graph: Graph, batchSize: number, options: InstantiateOptions = {}): StaticGraph {
   assert(Number.isSafeInteger(batchSize) && batchSize > 0, `a batch of ${batchSize} samples`);
   if (graph.fixedBatch !== undefined && graph.fixedBatch !== batchSize) {
     throw new InputError(
-      `Model "${graph.name}" was exported for a batch of exactly ${graph.fixedBatch} and cannot run with ${batchSize}; export it with a dynamic batch dimension.`,
+      `Model "${graph.name}" was exported for a batch of exactly ${graph.fixedBatch} and cannot run with ` +
+        `${batchSize}; export it with a dynamic batch dimension.`,
     );
   }
   const sizes = { ...options.dimensions, [batchSymbol]: batchSize };
@@ -107,7 +106,7 @@ export function instantiate(graph: Graph, batchSize: number, options: Instantiat
   return finish(graph, inputs, neededNodes(kept, outputNames), walk);
 }
 
-/** Replaces named symbolic dimensions by numbers; others stay as they are. */
+/** Replaces named symbolic dimensions by numbers; others are kept. */
 export function bindDimensions(graph: Graph, dimensions: Readonly<Record<string, number>>): Graph {
   const bind = (value: ValueInfo): ValueInfo => ({
     ...value,
@@ -120,15 +119,17 @@ export function bindDimensions(graph: Graph, dimensions: Readonly<Record<string,
   return { ...graph, inputs: graph.inputs.map(bind), outputs: graph.outputs.map(bind) };
 }
 
-/** Throws InputError naming the operators that Asteroid does not know, if there are any. */
+/** Throws InputError naming the unsupported operators, if there are any. */
 export function refuseUnsupported(nodes: readonly Node[]): void {
   const unknown = nodes.filter((node) => !isComposite(node) && (node.domain !== '' || !isOperator(node.operator)));
   const first = unknown[0];
   if (first === undefined) return;
   const hint = first.domain === '' ? hints[first.operator] : undefined;
   const others = [...new Set(unknown.map(qualifiedName))].filter((other) => other !== qualifiedName(first));
+  const nor = others.length > 0 ? `, nor ${others.join(', ')}` : '';
   throw new InputError(
-    `Operator ${qualifiedName(first)} (node "${first.name}") is not supported${others.length > 0 ? `, nor ${others.join(', ')}` : ''}; ${hint === undefined ? '' : `${hint}; `}${operatorList} lists the operators that are.`,
+    `Operator ${qualifiedName(first)} (node "${first.name}") is not supported${nor}; ` +
+      `${hint === undefined ? '' : `${hint}; `}${operatorList} lists the operators that are.`,
   );
 }
 
@@ -137,7 +138,8 @@ function dimensionSize(input: ValueInfo, dimension: Dimension, sizes: Readonly<R
   const size = Object.hasOwn(sizes, dimension) ? sizes[dimension] : undefined;
   if (size === undefined) {
     throw new InputError(
-      `Input "${input.name}" has the symbolic dimension "${dimension}", whose size must be given (only the batch may stay open).`,
+      `Input "${input.name}" has the symbolic dimension "${dimension}", whose size must be given (only the ` +
+        'batch may stay open).',
     );
   }
   if (!Number.isSafeInteger(size) || size < 1)
@@ -175,10 +177,10 @@ function finish(
   return { graph: result, types };
 }
 
-/** Walks nodes in order, learning the types of their outputs and, where they follow from constants, their values. */
+/** Walks nodes in order, inferring the types of their outputs and, if they follow from constants, their values. */
 export class TypeWalk {
   readonly #types = new Map<string, ValueType>();
-  /** Constants by name: initializers that training does not change, and what was computed from them. */
+  /** Constants by name: untrained initializers, and values computed from them. */
   readonly constants: Map<string, Tensor> = new Map<string, Tensor>();
   /** What may still be folded. */
   readonly #left = { elements: foldedElementLimit, flops: foldedFlopLimit };
@@ -195,17 +197,17 @@ export class TypeWalk {
     return walk;
   }
 
-  /** The type of a value that was met already. */
+  /** The type of a known value. */
   type(name: string): ValueType {
     return defined(this.#types.get(name), `the type of value "${name}"`);
   }
 
-  /** True for a value that was met already. */
+  /** True for a known value. */
   has(name: string): boolean {
     return this.#types.has(name);
   }
 
-  /** Adds a value whose elements are not known. */
+  /** Adds a value whose elements are unknown. */
   setType(name: string, { type, shape }: ValueType): void {
     this.#types.set(name, { type, shape });
   }
@@ -222,7 +224,7 @@ export class TypeWalk {
     this.constants.set(name, value);
   }
 
-  /** The nodes that a composite is written out to, their constants known to the walk. */
+  /** The nodes that a composite expands to, with their constants added to the walk. */
   writeOut(node: Node): readonly Node[] {
     const types = node.inputs.map((input) => (input === '' ? undefined : this.type(input)));
     const { initializers, nodes } = expandComposite(
@@ -234,10 +236,7 @@ export class TypeWalk {
     return nodes;
   }
 
-  /**
-   * Infers a node's outputs and computes them where that is possible; returns true where it was. The operator must be
-   * supported.
-   */
+  /** Infers a node's outputs and computes them if possible; returns true if it did. The operator must be supported. */
   visit(node: Node): boolean {
     if (isComposite(node))
       return this.writeOut(node)
@@ -266,7 +265,7 @@ export class TypeWalk {
     return true;
   }
 
-  /** Shape and Size need only the input's type: foldable even where the input is no constant. */
+  /** Shape and Size need only the input's type: foldable even if the input is not constant. */
   #foldShape(node: Node, shape: readonly number[]): true {
     const clamp = (index: number): number =>
       Math.min(Math.max(index < 0 ? index + shape.length : index, 0), shape.length);
@@ -278,7 +277,7 @@ export class TypeWalk {
     return true;
   }
 
-  /** Whether a node whose inputs are known may be computed here; counts it where it may. */
+  /** Whether a node with known inputs may be computed here; if so, counts it against the limits. */
   #mayFold(node: Node, inputs: readonly (ValueType | undefined)[], outputs: readonly ValueType[]): boolean {
     if (drawing.has(node.operator)) return false;
     const elements = outputs.reduce((sum, output) => sum + elementCount(output.shape), 0);
@@ -300,7 +299,8 @@ export class TypeWalk {
 function checkSize(node: Node, output: string, type: ValueType): ValueType {
   if (elementCount(type.shape) > elementLimit) {
     throw new InputError(
-      `Node "${node.name}" (${node.operator}) makes "${output}" of shape [${type.shape.join(', ')}], which no memory holds.`,
+      `Node "${node.name}" (${node.operator}) makes "${output}" of shape [${type.shape.join(', ')}], which no ` +
+        'memory holds.',
     );
   }
   return type;

@@ -47,10 +47,10 @@ export type ElementType = keyof Arrays;
 /** The typed array that holds elements of type `T`. */
 export type ElementArray<T extends ElementType = ElementType> = Arrays[T];
 
-/** All element types, for validation of names that come from outside. */
+/** All element types, to validate names from outside. */
 export const elementTypes: readonly ElementType[] = Object.keys(arrays) as ElementType[];
 
-/** A dense tensor, row-major. `data.length` is the product of `shape`. Treated as immutable once it is made. */
+/** A dense tensor, row-major. `data.length` is the product of `shape`. Treated as immutable. */
 export interface Tensor {
   readonly type: ElementType;
   readonly shape: readonly number[];
@@ -90,14 +90,12 @@ export function allocate<T extends ElementType>(type: T, count: number): Element
   return new arrays[type](count) as ElementArray<T>;
 }
 
-/**
- * The typed array of `type` over existing bytes, without a copy where `byteOffset` is aligned; a copy where it is not.
- */
+/** The typed array of `type` over existing bytes; without a copy if `byteOffset` is aligned. */
 export function viewBytes<T extends ElementType>(type: T, bytes: Uint8Array): ElementArray<T> {
   const array = arrays[type];
   const size = array.BYTES_PER_ELEMENT;
   assert(bytes.byteLength % size === 0, `${bytes.byteLength} bytes are no whole number of ${type} elements`);
-  // not slice(), which does not copy where the bytes are a Node Buffer
+  // not slice(), which does not copy a Node Buffer
   const aligned = bytes.byteOffset % size === 0 ? bytes : new Uint8Array(bytes);
   return new array(aligned.buffer as ArrayBuffer, aligned.byteOffset, aligned.byteLength / size) as ElementArray<T>;
 }
@@ -107,7 +105,7 @@ export function tensorBytes(tensor: Tensor): Uint8Array {
   return new Uint8Array(tensor.data.buffer as ArrayBuffer, tensor.data.byteOffset, tensor.data.byteLength);
 }
 
-/** Makes a tensor from numbers (bigint types are converted). Throws when the shape and the count disagree. */
+/** A tensor from numbers (converted for bigint types). Throws if shape and count disagree. */
 export function tensor(type: ElementType, shape: readonly number[], values: ArrayLike<number>): Tensor {
   const count = elementCount(shape);
   assert(
@@ -129,12 +127,12 @@ export function wrap<T extends ElementType>(type: T, shape: readonly number[], d
   return { type, shape: [...shape], data };
 }
 
-/** Tensors that {@link lazyTensor} made and nobody has read. */
+/** Tensors of {@link lazyTensor} that have not been read. */
 const unread = new WeakSet<Tensor>();
 
 /**
- * A tensor whose elements are made when they are first read, and kept: for weights that a plan needs only the sizes of.
- * `make` must give as many as the shape has.
+ * A tensor whose elements are computed when first read, and kept: for weights of which a plan needs only the sizes.
+ * `make` must return as many elements as the shape has.
  */
 export function lazyTensor<T extends ElementType>(
   type: T,
@@ -171,7 +169,7 @@ export function scalar(type: ElementType, value: number): Tensor {
   return tensor(type, [], [value]);
 }
 
-/** A vector of int64, as ONNX wants shapes and axes. */
+/** An int64 vector, the form of ONNX's shapes and axes. */
 export function int64s(values: readonly number[]): Tensor {
   return tensor('int64', [values.length], values);
 }

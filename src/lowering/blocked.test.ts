@@ -1,5 +1,5 @@
-// A pass on the blocked layout gives what the plain pass gives: random nets as ONNX Runtime computes them lowered,
-// against the reference engine and the graphs as the rules write them.
+// A pass on the blocked layout computes what the plain pass computes: random nets, lowered, on ONNX Runtime, against
+// the reference engine and the graphs as the rules write them.
 
 import assert from 'node:assert/strict';
 import { after, before, test } from 'node:test';
@@ -31,7 +31,7 @@ after(async () => {
 
 const activations = ['none', 'relu', 'relu6', 'silu', 'hardSwish', 'sigmoid', 'gelu'] as const;
 
-/** One step of a net. What does not fit at its place (a skip over other shapes) is left out. */
+/** One step of a random net. A step that does not fit (a skip over other shapes) is left out. */
 const step = fc.oneof(
   fc.record({
     kind: fc.constant('convolution' as const),
@@ -76,8 +76,7 @@ function build({ input, size, steps }: { input: number; size: readonly number[];
               : 1;
         const outChannels = part.form === 'depthwise' ? channels : part.channels;
         const { kernel, stride, dilation } = part;
-        // A normalization takes any bias away: its gradient is zero, and rounding is all that there would be to
-        // compare.
+        // A normalization cancels any bias: its gradient is zero, and only rounding errors would be compared.
         const bias = part.hasBias && !part.isNormalized;
         x = b.conv2d(x, { name: `c${index}`, outChannels, kernel, stride, dilation, groups, padding, bias });
         if (part.isNormalized) x = b.batchNorm(x, { name: `n${index}` });
@@ -105,7 +104,7 @@ function build({ input, size, steps }: { input: number; size: readonly number[];
   return b.build([b.linear(b.flatten(b.globalAveragePool(x)), { name: 'head', outFeatures: 3 }), x]);
 }
 
-/** Every value that is expected, within 2e-4 of its largest element. */
+/** Asserts that every expected value agrees within 2e-4 of its largest element. */
 function compare(found: ReadonlyMap<string, Tensor>, expected: ReadonlyMap<string, Tensor>, what: string): void {
   for (const [name, value] of expected) {
     const other = found.get(name);
@@ -152,7 +151,7 @@ test('random nets: outputs, running statistics and gradients, whole and in halve
       for (const { name, type, shape } of stage.graph.outputs)
         values.set(outputGradientName(name), randomTensor(random, { type, shape: shape as number[] }));
       const plain = differentiate(stage, { inputs: ['x'] });
-      // In the middle of a training the running means are near the batch's.
+      // In the course of training the running means are near the batch's.
       const running = evaluateGraph(plain.forward, values);
       for (const { buffer, output } of plain.bufferUpdates)
         if (buffer.endsWith('mean')) values.set(buffer, scaled(running.get(output) as Tensor, 10));

@@ -1,7 +1,7 @@
 // Lowers a graph to the blocked layout of ONNX Runtime's CPU kernels: convolutions, their gradients, batch
-// normalizations and what stands between them stay blocked from layer to layer; values are brought to another layout
-// only where something else reads them. All else is left as it is, and deferred gradients that have no blocked form are
-// written out plainly.
+// normalizations and the operators between them stay blocked from layer to layer; values are converted only where
+// something reads them in another layout. Other nodes are unchanged, and deferred gradients without a blocked form are
+// written out in plain form.
 
 import { deferredOperator, slidingOf } from '../autodiff/deferred.ts';
 import type { TrainingPass } from '../autodiff/differentiate.ts';
@@ -10,14 +10,8 @@ import { writeOut } from '../autodiff/write-out.ts';
 import { Emitter } from '../graph/emitter.ts';
 import { floatAttribute, intAttribute, type Node } from '../graph/graph.ts';
 import { windowOf } from '../graph/operators/windows.ts';
-import {
-  convolution,
-  hasInputGradient,
-  hasWeightGradient,
-  inputGradient,
-  isBlockable,
-  weightGradient,
-} from './convolutions.ts';
+import { hasInputGradient, hasWeightGradient, inputGradient, weightGradient } from './convolution-gradients.ts';
+import { convolution, isBlockable } from './convolutions.ts';
 import { Fusing, isBatchStatistics, type Source } from './fusing.ts';
 import { ImageLowering, isFloatImage } from './images.ts';
 import { Layouts } from './layouts.ts';
@@ -26,11 +20,11 @@ import { batchNormalization, batchNormalizationGradient } from './normalizations
 export interface BlockedOptions {
   /** Channels of a block: 16 with AVX-512, 8 with AVX2. */
   readonly block: number;
-  /** The plain forms. */
+  /** Chooses the plain forms of gradients that are not blocked. */
   readonly forms?: ConvolutionForms;
 }
 
-/** The pass on the blocked layout; what enters and leaves it stays as it is. */
+/** The pass on the blocked layout; the layout of its inputs and outputs is unchanged. */
 export function lowerPass(
   { emitter, forwardCount, results, gradients }: TrainingPass,
   options: BlockedOptions,
@@ -52,10 +46,10 @@ class BlockedLowering {
   readonly #fusing: Fusing;
   readonly #images: ImageLowering;
   readonly #forms: ConvolutionForms;
-  /** Convolutions' results that stand lower than they should by a vector, and their mean as they stand. */
+  /** Convolution results that are stored minus a vector, with that vector and their stored mean. */
   readonly #shifts = new Map<string, { readonly shift: string; mean?: string }>();
 
-  /** `results`: values that somebody reads besides the nodes. */
+  /** `results`: values that are read by others than the nodes. */
   constructor(source: Source, results: ReadonlySet<string>, { block, forms = plainForms }: BlockedOptions) {
     this.#l = new Layouts(this.emitter, source.type, block);
     this.#fusing = new Fusing(source, results, this.#l);
@@ -66,7 +60,7 @@ class BlockedLowering {
     for (const [key, value] of source.initializers) this.#l.setPlain(this.emitter.initializer(key, value));
   }
 
-  /** Writes some of the nodes, in their order. */
+  /** Writes some of the nodes, in order. */
   lower(nodes: readonly Node[]): void {
     for (const node of nodes) if (!this.#fusing.isDone(node)) this.#lower(node);
   }
@@ -76,7 +70,7 @@ class BlockedLowering {
     return this.#l.plain(value);
   }
 
-  /** Gives values their own names. */
+  /** Makes these values available under their own names. */
   finish(values: readonly string[]): void {
     for (const value of values) {
       const name = this.#l.plain(value);
@@ -97,7 +91,7 @@ class BlockedLowering {
     if (!this.#lowerBlocked(node)) this.#keep(node);
   }
 
-  /** The node as it is, on plain values. */
+  /** Writes the node unchanged, on plain values. */
   #keep(node: Node): void {
     const inputs = node.inputs.map((input) => (input === '' ? '' : this.#l.plain(input)));
     if (deferredOperator(node) !== undefined) {
@@ -113,7 +107,7 @@ class BlockedLowering {
     for (const output of node.outputs) if (output !== '') this.#l.setPlain(output);
   }
 
-  /** Writes the node on blocked values; false where that is impossible or not worth it. */
+  /** Writes the node on blocked values; false if that is impossible or does not pay. */
   #lowerBlocked(node: Node): boolean {
     switch (deferredOperator(node)) {
       case 'ConvInputGradient':
@@ -156,9 +150,9 @@ class BlockedLowering {
   }
 
   /**
-   * The bias of a convolution that gives y. Where only a batch normalization reads y, it is lowered by the running
-   * mean, for nothing: normalized values are the same, and the batch's variance, a difference of squares, keeps its
-   * digits however far the mean is from zero.
+   * The bias of a convolution with result y. If only a batch normalization reads y, the running mean is subtracted from
+   * it, at no cost: normalized values are the same, and the batch's variance, a difference of squares, keeps its
+   * precision however far the mean is from zero.
    */
   #shifted(y: string, bias: string | undefined): string | undefined {
     const normalization = this.#fusing.normalizationOf(y);

@@ -1,11 +1,11 @@
-// Weights [K, C/group, h, w] in the orders that the blocked kernels read. Letters: B channels of a block, t = h·w taps.
-// ReorderInput, which is fast, does the inner part of each; channels that are missing to whole blocks become zeros.
+// Weights [K, C/group, h, w] in the orders that the blocked kernels read. Notation: B channels of a block, t = h·w
+// taps. ReorderInput, which is fast, does the inner part of each; channels are padded to whole blocks with zeros.
 
 import { padZeros, product, range, transpose } from '../autodiff/expressions.ts';
 import type { Layouts } from './layouts.ts';
 
 /**
- * [K/B, C/B, t, B of C, B of K], or [K/B, C, t, B of K] for fewer channels than a block, which the kernel takes from a
+ * [K/B, C/B, t, B of C, B of K], or [K/B, C, t, B of K] for fewer channels than a block, for which the kernel reads a
  * plain image.
  */
 export function denseFilter(l: Layouts, weights: string): string {
@@ -28,8 +28,8 @@ export function denseFilter(l: Layouts, weights: string): string {
 }
 
 /**
- * The filter of the input's gradient, which maps K channels to C: [C/B, K/B, taps, B of K, B of C] for the given taps,
- * as an h × w kernel.
+ * The filter of the input's gradient, from K channels to C: [C/B, K/B, taps, B of K, B of C] for the given taps, as an
+ * h × w kernel.
  */
 export function turnedFilter(l: Layouts, weights: string, taps: readonly number[], kernel: readonly number[]): string {
   const { block, emitter: e } = l;
@@ -41,8 +41,8 @@ export function turnedFilter(l: Layouts, weights: string, taps: readonly number[
 }
 
 /**
- * Weights [C, 1, h, w] of one channel a group: [C/B, taps, B]. `taps`: which, in which order, as a kernel of which
- * size; default all.
+ * Weights [C, 1, h, w] of one channel a group: [C/B, taps, B]. `taps`: which ones, in which order and kernel size;
+ * default all.
  */
 export function depthwiseFilter(
   l: Layouts,
@@ -58,7 +58,7 @@ export function depthwiseFilter(
   return l.reshape(pickTaps(l, l.reshape(inner, [channels / block, count, block]), 1, taps), [channels, 1, ...kernel]);
 }
 
-/** A vector of one entry a channel, with zeros up to whole blocks. */
+/** A vector with one entry a channel, padded with zeros to whole blocks. */
 export function channelVector(l: Layouts, vector: string): string {
   return pad(l, vector, [l.padded(l.emitter.shape(vector)[0] as number)]);
 }
@@ -78,7 +78,7 @@ function pad(l: Layouts, value: string, shape: readonly number[]): string {
   );
 }
 
-/** [n, c, h, w] in memory as [n, c/B, h, w, B]. */
+/** Reorders [n, c, h, w] in memory to [n, c/B, h, w, B]. */
 function innerBlocks(l: Layouts, value: string): string {
   return l.emit('ReorderInput', [value], l.emitter.shape(value));
 }

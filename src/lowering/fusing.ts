@@ -1,5 +1,5 @@
-// What stands around a node, and what of it is computed together with it: the sum and the activation behind a
-// normalization, the normalization behind a convolution. Nothing is written here.
+// Which neighbours of a node can be computed together with it: the sum and the activation after a normalization, the
+// normalization after a convolution. Writes nothing.
 
 import { deferredOperator } from '../autodiff/deferred.ts';
 import { floatAttribute, intAttribute, type Node, type ValueInfo } from '../graph/graph.ts';
@@ -7,7 +7,7 @@ import { sameShape, type Tensor, toNumbers, type ValueType } from '../graph/tens
 import type { Activation } from './convolutions.ts';
 import type { Layouts } from './layouts.ts';
 
-/** Where the nodes come from. */
+/** The graph to be lowered. */
 export interface Source {
   readonly inputs: readonly ValueInfo[];
   readonly initializers: ReadonlyMap<string, Tensor>;
@@ -16,8 +16,8 @@ export interface Source {
 }
 
 /**
- * Normalization by the batch's own statistics, which are outputs 1 and 2; nodes of their own write the running ones
- * (autodiff/forward.ts).
+ * Whether a node normalizes by the batch's own statistics, which are its outputs 1 and 2; separate nodes write the
+ * running ones (autodiff/forward.ts).
  */
 export function isBatchStatistics(node: Node): boolean {
   return (
@@ -27,7 +27,7 @@ export function isBatchStatistics(node: Node): boolean {
   );
 }
 
-/** The nodes of a graph by what they read and make, and which of them were fused with an earlier one. */
+/** The nodes of a graph by their inputs and outputs, and which of them were fused with an earlier one. */
 export class Fusing {
   readonly #source: Source;
   readonly #l: Layouts;
@@ -36,7 +36,7 @@ export class Fusing {
   readonly #results: ReadonlySet<string>;
   readonly #done = new Set<Node>();
 
-  /** `results`: values that somebody reads besides the nodes. */
+  /** `results`: values that are read by others than the nodes. */
   constructor(source: Source, results: ReadonlySet<string>, layouts: Layouts) {
     this.#source = source;
     this.#results = results;
@@ -56,23 +56,23 @@ export class Fusing {
     return this.#done.has(node);
   }
 
-  /** The node that makes a value. */
+  /** The node that computes a value. */
   producer(value: string): Node | undefined {
     return this.#producers.get(value);
   }
 
-  /** The value's elements, where it is a constant. */
+  /** The value's elements if it is a constant. */
   constant(value: string): Tensor | undefined {
     return this.#source.initializers.get(value);
   }
 
-  /** The only reader of a value, where there is one and the value is no result. */
+  /** The only reader of a value, if there is exactly one and the value is not a result. */
   onlyReader(value: string): Node | undefined {
     const readers = this.#readers.get(value) ?? [];
     return readers.length === 1 && !this.#results.has(value) ? readers[0] : undefined;
   }
 
-  /** The batch normalization that alone (but for its own gradient) reads a value. */
+  /** The batch normalization that is a value's only reader apart from its own gradient. */
   normalizationOf(y: string): Node | undefined {
     const readers = this.#readers.get(y) ?? [];
     const normalization = readers.find((reader) => reader.operator === 'BatchNormalization' && reader.domain === '');
@@ -83,8 +83,8 @@ export class Fusing {
   }
 
   /**
-   * Takes what can be computed together with y: the sum with a blocked value that is there, and the activation behind
-   * it, where nobody reads what is between.
+   * Marks as fused what can be computed together with y: the sum with an existing blocked value, and the activation
+   * after it, provided the values in between are not read elsewhere.
    */
   following(y: string): {
     readonly last: string;

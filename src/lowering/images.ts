@@ -1,5 +1,5 @@
-// What stands between convolutions and normalizations on blocked values: elementwise operators, factors and offsets of
-// single images, means over the places, parts beside each other.
+// Operators between convolutions and normalizations on blocked values: elementwise operators, factors and offsets for
+// each image, means over the places, concatenation.
 
 import { product } from '../autodiff/expressions.ts';
 import type { Emitter } from '../graph/emitter.ts';
@@ -9,7 +9,7 @@ import { channelAffine, imageDots, imageMeans } from './convolutions.ts';
 import type { Fusing } from './fusing.ts';
 import type { Layouts } from './layouts.ts';
 
-/** Operators of one value that are 0 or finite for 0: they go with any layout. */
+/** Operators of one value that are finite at 0, so they work in any layout. */
 const unary = new Set([
   ...[
     'Abs',
@@ -60,12 +60,12 @@ export function isFloatImage(layouts: Layouts, value: string): boolean {
   return type === 'float32' && shape.length === 4;
 }
 
-/** Writes these operators. */
+/** Writes these operators on blocked values. */
 export class ImageLowering {
   readonly #l: Layouts;
   readonly #emitter: Emitter;
   readonly #fusing: Fusing;
-  /** Factors of 1, by their number. */
+  /** Factors of 1, by their number of channels. */
   readonly #ones = new Map<number, string>();
 
   constructor(layouts: Layouts, emitter: Emitter, fusing: Fusing) {
@@ -74,7 +74,7 @@ export class ImageLowering {
     this.#fusing = fusing;
   }
 
-  /** Writes the node on blocked values; false where that is impossible or not worth it. */
+  /** Writes the node on blocked values; false if that is impossible or does not pay. */
   lower(node: Node): boolean {
     switch (node.operator) {
       case 'GlobalAveragePool':
@@ -94,7 +94,7 @@ export class ImageLowering {
     }
   }
 
-  /** One operand is blocked; others are scalars. */
+  /** For one blocked operand; the others must be scalars. */
   #unary(node: Node): boolean {
     const [x, ...others] = node.inputs as [string, ...string[]];
     if (
@@ -107,7 +107,7 @@ export class ImageLowering {
     return true;
   }
 
-  /** True for [N, C, 1, 1], which is as well off in row-major order. */
+  /** True for [N, C, 1, 1], for which row-major order is just as good. */
   #isPoint(value: string): boolean {
     const [, , ...image] = this.#l.shape(value);
     return (
@@ -115,7 +115,7 @@ export class ImageLowering {
     );
   }
 
-  /** All operands have the result's shape or are scalars, and one is blocked already. */
+  /** For operands of the result's shape or scalars, at least one of which is blocked already. */
   #elementwise(node: Node): boolean {
     const output = node.outputs[0] as string;
     const { shape } = this.#l.type(output);
@@ -138,8 +138,8 @@ export class ImageLowering {
   }
 
   /**
-   * Points [N, C, 1, 1] with a scalar, written as a matrix: over the axes of length 1 the runtime takes the scalar
-   * element by element, which is fifty times slower.
+   * Points [N, C, 1, 1] with a scalar, written as a matrix: over axes of length 1 the runtime reads the scalar for
+   * every element, which is fifty times slower.
    */
   #points(node: Node): boolean {
     const output = node.outputs[0] as string;
@@ -175,7 +175,7 @@ export class ImageLowering {
     this.#l.setBlocked(output, name);
   }
 
-  /** x + a value that repeats [N, C, 1, 1]: every sample's channel has an offset of its own. */
+  /** x + a value that repeats [N, C, 1, 1]: an offset for every sample's channel. */
   #addSpread(node: Node): boolean {
     const [a, b] = node.inputs as [string, string];
     const [x, spread] = this.#l.spreadSource(b) !== undefined ? [a, b] : [b, a];
@@ -187,7 +187,7 @@ export class ImageLowering {
     return true;
   }
 
-  /** If x = image · [N, C, 1, 1] and only this node reads it: its parts. */
+  /** The factors of x = image · [N, C, 1, 1], if only this node reads it. */
   #factorOf(x: string): { readonly image: string; readonly source: string } | undefined {
     const producer = this.#fusing.producer(x);
     if (producer?.operator !== 'Mul' || this.#fusing.onlyReader(x) === undefined) return undefined;
@@ -195,8 +195,8 @@ export class ImageLowering {
   }
 
   /**
-   * The operands of a product or sum of an image [N, C, H, W] that is blocked with a float for each sample's channel
-   * [N, C, 1, 1].
+   * The operands of a product or sum of a blocked image [N, C, H, W] with a float for each sample's channel [N, C, 1,
+   * 1].
    */
   #imageAndPoint(node: Node): { readonly image: string; readonly source: string } | undefined {
     const [a, b] = node.inputs as [string, string];
@@ -218,7 +218,7 @@ export class ImageLowering {
     return undefined;
   }
 
-  /** An image times or plus one element for each sample's channel. */
+  /** An image times or plus one number for each sample's channel. */
   #perImage(node: Node): boolean {
     if (node.operator !== 'Mul' && node.operator !== 'Add') return false;
     if (this.#l.shape(node.outputs[0] as string).length !== 4) return false;
@@ -233,8 +233,8 @@ export class ImageLowering {
   }
 
   /**
-   * image · factor + offset, the latter two of shape [N, C, 1, 1] (default 1 and 0): every sample's channel as a
-   * channel.
+   * image · factor + offset, the latter two of shape [N, C, 1, 1] (default 1 and 0): every sample's channel is treated
+   * as a channel.
    */
   #imageAffine(image: string, factor: string | undefined, offset?: string): string {
     const l = this.#l;
@@ -250,7 +250,7 @@ export class ImageLowering {
     return l.reshape(name, [samples, channels, ...places]);
   }
 
-  /** A factor of 1 for each of so many channels. */
+  /** A factor of 1 for each of `count` channels. */
   #onesOf(count: number): string {
     const known = this.#ones.get(count);
     if (known !== undefined) return known;
@@ -281,7 +281,7 @@ export class ImageLowering {
     return factor === 1 ? name : this.#emitter.emit('Mul', [name, this.#emitter.scalarLike(name, factor)]);
   }
 
-  /** Σ a·b over the places, if x is a product of two blocked images. */
+  /** Σ a·b over the places if x is a product of two blocked images. */
   #dotsOf(producer: Node | undefined): string | undefined {
     if (producer?.operator !== 'Mul' || producer.domain !== '') return undefined;
     const [a, b] = producer.inputs as [string, string];
@@ -290,7 +290,7 @@ export class ImageLowering {
     return imageDots(this.#l, this.#l.blocked(a), this.#l.blocked(b));
   }
 
-  /** [N, C rounded up] as the node's output. */
+  /** Uses [N, C rounded up] as the node's output. */
   #setPoints(output: string, name: string): void {
     const { shape } = this.#l.type(output);
     const [samples = 1, channels = 1] = shape;
@@ -309,7 +309,7 @@ export class ImageLowering {
     this.#l.setPlain(output, this.#l.reshape(kept, shape));
   }
 
-  /** Mean or sum over exactly the places. */
+  /** Mean or sum over exactly the spatial axes. */
   #imageReduction(node: Node): boolean {
     const x = node.inputs[0] as string;
     const axes = this.#fusing.constant(node.inputs[1] ?? '');
@@ -319,7 +319,7 @@ export class ImageLowering {
     return this.#globalAverage(node, node.operator === 'ReduceMean' ? 1 : product(this.#l.shape(x).slice(2)));
   }
 
-  /** [N, C, 1, 1] to an image: written where somebody needs it. */
+  /** [N, C, 1, 1] expanded to an image: written only if it is read. */
   #expand(node: Node): boolean {
     const [source] = node.inputs as [string];
     const output = node.outputs[0] as string;
@@ -334,7 +334,7 @@ export class ImageLowering {
     return true;
   }
 
-  /** Parts of whole blocks beside each other. */
+  /** Concatenates parts of whole blocks. */
   #concat(node: Node): boolean {
     const output = node.outputs[0] as string;
     const { shape } = this.#l.type(output);

@@ -1,9 +1,8 @@
-// Where the values of a graph under lowering stand: in ONNX's row-major order (plain), in the blocked layout of ONNX
-// Runtime's CPU kernels, or with channels last (rows). A value is brought to another layout when somebody first asks
-// for it there, once.
+// The layouts of the values of a graph being lowered: ONNX's row-major order (plain), the blocked layout of ONNX
+// Runtime's CPU kernels, or channels last (rows). A value is converted once, when it is first needed in another layout.
 //
-// Blocked: [N, C, H, W] lies in memory as [N, C/B, H, W, B], C rounded up to blocks of B. What is in the channels that
-// were added is finite and never counts: filters have zeros there. ONNX Runtime calls the shape of such a value [N, C
+// Blocked: [N, C, H, W] is stored as [N, C/B, H, W, B], with C rounded up to blocks of B. The added channels contain
+// finite values that never count, since filters have zeros there. To ONNX Runtime the shape of such a value is [N, C
 // rounded up, H, W].
 
 import { assert, defined } from '../assert.ts';
@@ -16,7 +15,7 @@ import { elementCount, sameShape, type ValueType } from '../graph/tensor.ts';
 /** The domain of ONNX Runtime's operators on blocked values. */
 export const blockedDomain = 'com.microsoft.nchwc';
 
-/** The values of the graph that is lowered, by their names there; `emitter` writes the lowered graph. */
+/** The values of the graph being lowered, by their names there; `emitter` writes the lowered graph. */
 export class Layouts {
   readonly emitter: Emitter;
   /** B: channels of a block. */
@@ -25,9 +24,9 @@ export class Layouts {
   readonly #plain = new Map<string, string>();
   readonly #blocked = new Map<string, string>();
   readonly #rows = new Map<string, string>();
-  /** What values that are the same bytes in another shape were made of. */
+  /** For values that are the same bytes in another shape: the original value. */
   readonly #origins = new Map<string, string>();
-  /** Values [N, C, H, W] that repeat one element of [N, C, 1, 1]; written when somebody reads them. */
+  /** Values [N, C, H, W] that repeat one element of [N, C, 1, 1]; written only when read. */
   readonly #spread = new Map<string, string>();
 
   constructor(emitter: Emitter, type: (value: string) => ValueType, block: number) {
@@ -36,7 +35,7 @@ export class Layouts {
     this.block = block;
   }
 
-  /** The value's type in the graph that is lowered. */
+  /** The value's type in the graph being lowered. */
   type(value: string): ValueType {
     return this.#type(value);
   }
@@ -45,18 +44,18 @@ export class Layouts {
     return this.type(value).shape;
   }
 
-  /** True where blocked and plain are the same bytes. */
+  /** True if blocked and plain are the same bytes. */
   #isSame(value: string): boolean {
     const { shape } = this.type(value);
     return shape.length === 4 && shape[2] === 1 && shape[3] === 1 && (shape[1] as number) % this.block === 0;
   }
 
-  /** True for a value that is in the blocked layout already, or is there for nothing. */
+  /** True for a value that is available in the blocked layout at no cost. */
   isBlocked(value: string): boolean {
     return this.#blocked.has(value) || (this.#isSame(value) && this.#plain.has(value));
   }
 
-  /** The value [N, C, 1, 1] that this one repeats, if it is such a one. */
+  /** The value [N, C, 1, 1] that this one repeats, if any. */
   spreadSource(value: string): string | undefined {
     return this.#spread.get(value);
   }
@@ -78,7 +77,7 @@ export class Layouts {
     return Math.ceil(channels / this.block) * this.block;
   }
 
-  /** The shape that the runtime gives to [N, C, H, W] when it is blocked. */
+  /** The shape of [N, C, H, W] in the runtime when it is blocked. */
   paddedShape([samples, channels, ...image]: readonly number[]): readonly number[] {
     return [samples as number, this.padded(channels as number), ...image];
   }
@@ -103,7 +102,7 @@ export class Layouts {
     return name;
   }
 
-  /** The value's name as [N, H, W, C]. */
+  /** The value's name in the layout [N, H, W, C]. */
   rows(value: string): string {
     const known = this.#rows.get(value);
     if (known !== undefined) return known;
@@ -117,7 +116,7 @@ export class Layouts {
     return name;
   }
 
-  /** Writes a node of the runtime's own, whose result has the element type of its first input. */
+  /** Writes a node of the runtime's own domain, whose result has the element type of its first input. */
   emit(
     operator: string,
     inputs: readonly string[],
@@ -141,15 +140,13 @@ export class Layouts {
     return reshaped;
   }
 
-  /**
-   * Row-major [N, C, H, W] to blocked, under a name of its own; channels that are missing to whole blocks are zeros.
-   */
+  /** Converts row-major [N, C, H, W] to blocked, under a new name; channels are padded to whole blocks with zeros. */
   #reorderInput(plain: string, value: string): string {
     const { type, shape } = this.type(value);
     const cast = (name: string, to: ValueType['type']): string =>
       this.emitter.emit('Cast', [name], { to: int(dataTypeCode(to)) });
     const floats = type === 'float32' ? plain : cast(plain, 'float32');
-    // The kernel takes channels in fours.
+    // The kernel requires a multiple of four channels.
     const missing = (4 - ((shape[1] as number) % 4)) % 4;
     const zeros = shape.map(() => 0);
     const inFours = padZeros(

@@ -1,6 +1,6 @@
 // Batch normalization of blocked images by the batch's statistics. Sums over places are dot products of whole images,
-// in one convolution each; what is applied to every element is one factor and one offset a channel, fused with what
-// follows. m: elements of a channel.
+// in one convolution each; elementwise work is one factor and one offset a channel, fused with the following operators.
+// m: elements of a channel.
 
 import { mul, product, scale, shift, slice, sub } from '../autodiff/expressions.ts';
 import { type Activation, channelAffine, imageDots, imageMeans, sampleSum } from './convolutions.ts';
@@ -41,7 +41,7 @@ export function batchNormalization(
   const [samples = 1, , ...image] = e.shape(x);
   const mean = sampleSum(l, imageMeans(l, x), 1 / samples);
   const meanSquare = sampleSum(l, imageDots(l, x, x), 1 / (samples * product(image)));
-  // Rounding must not make it negative.
+  // Rounding must not make the variance negative.
   const variance = e.emit('Relu', [sub(e, meanSquare, mul(e, mean, mean))]);
   const gain = gainOf(l, gamma, variance, epsilon);
   const offset = sub(e, channelVector(l, bias), mul(e, mean, gain));
@@ -64,9 +64,9 @@ function trimmed(l: Layouts, vector: string, channels: number): string {
 }
 
 /**
- * dx (blocked), dscale and dbias (plain, [C]): with the means over a channel s = mean(g) and t = mean(g·(x − mean)) =
+ * dx (blocked), dscale and dbias (plain, [C]). With the means over a channel s = mean(g) and t = mean(g·(x − mean)) =
  * mean(g·x) − mean·s, a = scale·inv and k = −a·inv²·t: dx = a·g + k·x − a·s − k·mean, dscale = m·inv·t, dbias = m·s.
- * What is subtracted is computed with its sign.
+ * Subtracted terms are computed with their sign.
  */
 export function batchNormalizationGradient(
   l: Layouts,

@@ -1,10 +1,10 @@
 // The small networks of AsyncFGD's Tables 8-11: ConvS, ConvL, FCS, FCL, with ReLU or Tanh. Their tensors have the
-// tables' names. Table 9 ends with 256 features where Table 5 still names an activation: here a layer `fc4` makes
-// logits of them.
+// tables' names. Table 9 ends with 256 features although Table 5 names another activation: here a layer `fc4` computes
+// logits from them.
 
 import type { GraphBuilder } from '../graph/builder.ts';
 
-/** What the tables leave open. */
+/** The parameters that the tables leave open. */
 export interface AsyncFgdOptions {
   readonly activation: 'relu' | 'tanh';
   readonly classes: number;

@@ -1,24 +1,23 @@
-// Multi-head self-attention (Vaswani et al. 2017), written out in standard operators: what BERT and the vision
-// transformers share.
+// Multi-head self-attention (Vaswani et al. 2017) in standard operators, shared by BERT and the vision transformers.
 
 import type { GraphBuilder } from '../graph/builder.ts';
 import { type Initialization, zeros } from '../graph/initialization.ts';
 import { int64s } from '../graph/tensor.ts';
 import { dropoutOf } from './blocks.ts';
 
-/** One attention over all positions. */
+/** An attention over all positions. */
 export interface AttentionOptions {
   /** Names of the three projections. */
   readonly query: string;
   readonly key: string;
   readonly value: string;
   readonly headCount: number;
-  /** Of the attention weights. */
+  /** Dropout ratio of the attention weights. */
   readonly dropout: number;
   readonly weightInitialization: Initialization;
 }
 
-/** softmax(Q·Kᵀ / √d)·V of x [N, S, W], heads joined again: [N, S, W]. The output projection is the caller's. */
+/** softmax(Q·Kᵀ / √d)·V of x [N, S, W], with the heads joined: [N, S, W]. Without the output projection. */
 export function selfAttention(b: GraphBuilder, x: string, options: AttentionOptions): string {
   const { headCount, dropout, weightInitialization } = options;
   const [length, width] = [b.size(x, 1), b.size(x, 2)];

@@ -1,6 +1,5 @@
-// BERT (Devlin et al. 2019) for sequence classification, as in transformers' BertForSequenceClassification, whose
-// parameter names it has. Sequences are taken as full: there is no attention mask, and every token is of the first
-// type.
+// BERT (Devlin et al. 2019) for sequence classification, as in transformers' BertForSequenceClassification, with its
+// parameter names. Sequences are assumed to be full: there is no attention mask, and every token is of the first type.
 
 import type { GraphBuilder } from '../graph/builder.ts';
 import { normal, zeros } from '../graph/initialization.ts';
@@ -34,7 +33,7 @@ export const bertLargeConfig: BertConfig = size(24, 1024, 16);
 const weightInitialization = normal(0.02);
 const epsilon = 1e-12;
 
-/** Logits of token numbers [N, S], S at most `positionCount`. */
+/** Logits of token ids [N, S], S at most `positionCount`. */
 export function bert(
   b: GraphBuilder,
   ids: string,

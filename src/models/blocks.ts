@@ -1,17 +1,17 @@
-// What several families of image networks are made of. Parameters are called as in torchvision, so that its state
-// dictionaries fit.
+// Building blocks shared by several families of image networks. Parameters are named as in torchvision, so that its
+// state dictionaries fit.
 
 import type { GraphBuilder } from '../graph/builder.ts';
 import { fans, heNormal, type Initialization, zeros } from '../graph/initialization.ts';
 
-/** An activation of {@link GraphBuilder}; 'none' leaves the value as it is. */
+/** An activation of {@link GraphBuilder}; 'none' is the identity. */
 export type Activation = 'relu' | 'relu6' | 'silu' | 'hardSwish' | 'tanh' | 'none';
 
 /** A convolution without bias, batch normalization and an activation. */
 export interface ConvNormOptions {
-  /** The tensors' names begin with it: `name.0` is the convolution, `name.1` the normalization. */
+  /** Prefix of the tensors' names: `name.0` is the convolution, `name.1` the normalization. */
   readonly name: string;
-  /** In place of `name.0` and `name.1`. */
+  /** Names instead of `name.0` and `name.1`. */
   readonly names?: readonly [conv: string, norm: string];
   readonly outChannels: number;
   readonly kernel: number;
@@ -23,7 +23,7 @@ export interface ConvNormOptions {
   readonly norm?: NormOptions;
 }
 
-/** ONNX's meaning of momentum: the share of the old running statistics that is kept (PyTorch's is one minus it). */
+/** `momentum` as in ONNX: the fraction of the old running statistics that is kept (PyTorch's is one minus it). */
 export interface NormOptions {
   readonly epsilon?: number;
   readonly momentum?: number;
@@ -52,7 +52,7 @@ export function convNorm(b: GraphBuilder, x: string, options: ConvNormOptions): 
   return activate(b, b.batchNorm(y, { name: normName, ...norm }), activation);
 }
 
-/** How a squeeze-and-excitation is made. */
+/** The parameters of a squeeze-and-excitation block. */
 export interface SqueezeExciteOptions {
   readonly name: string;
   readonly squeezeChannels: number;
@@ -84,7 +84,7 @@ export function pooledFeatures(b: GraphBuilder, x: string): string {
   return b.flatten(b.globalAveragePool(x));
 }
 
-/** Dropout, or nothing where the ratio is 0. */
+/** Dropout, or the value itself for a ratio of 0. */
 export function dropoutOf(b: GraphBuilder, x: string, ratio: number): string {
   return ratio === 0 ? x : b.dropout(x, ratio);
 }

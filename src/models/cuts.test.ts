@@ -1,5 +1,5 @@
-// Whole models cut in two give the uncut model's gradients, wherever they are cut. A few places each; EVERY_CUT=1 tries
-// all of them.
+// Whole models cut in two have the uncut model's gradients, wherever they are cut. Tests a few cuts of each; all with
+// EVERY_CUT=1.
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
@@ -22,8 +22,8 @@ import { buildModel } from './zoo.ts';
 /** Two samples: batch normalization needs more than one. */
 const batchSize = 2;
 /**
- * Of the norm of a parameter's gradient. The same operators run on the same numbers; only what the runtime fuses at the
- * cut differs.
+ * Relative to the norm of a parameter's gradient. The same operators run on the same numbers; only fusion at the cut
+ * differs.
  */
 const tolerance = 1e-4;
 
@@ -110,7 +110,7 @@ function checkGradients(found: Values, expected: Values, where: string): void {
   for (const [name, value] of expected) {
     const [a, b] = [found.get(name)?.data as Float32Array, value.data as Float32Array];
     const difference = norm(a.map((element, index) => element - (b[index] as number)));
-    // What cancels to nothing (a bias in front of a normalization) is compared with the model's largest gradient.
+    // Gradients that cancel to zero (a bias before a normalization) are compared with the model's largest gradient.
     const scale = Math.max(norm(b), largest * 1e-4);
     assert.ok(
       difference <= tolerance * scale,
@@ -120,7 +120,7 @@ function checkGradients(found: Values, expected: Values, where: string): void {
 }
 
 for (const [model, build] of Object.entries(models)) {
-  test(`${model} cut in two gives the uncut model's gradients`, async () => {
+  test(`${model} cut in two has the uncut model's gradients`, async () => {
     const sequence = layers(build());
     const count = sequence.layers.length;
     const extract = stageExtractor(sequence, batchSize);

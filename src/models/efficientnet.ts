@@ -18,7 +18,7 @@ const baseStages: readonly Stage[] = [
   [6, 3, 1, 320, 1],
 ];
 
-/** The stages with each count of blocks times `depth`, rounded up. */
+/** The stages with their numbers of blocks multiplied by `depth`, rounded up. */
 export function efficientNetStages(depth: number): readonly Stage[] {
   return baseStages.map(([expansion, kernel, stride, channels, count]) => [
     expansion,

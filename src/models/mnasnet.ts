@@ -16,7 +16,7 @@ const stacks: readonly Stack[] = [
   [3, 1, 6, 1, 320],
 ];
 
-/** One minus TensorFlow's 0.9997 is what torchvision takes as PyTorch's momentum. */
+/** torchvision passes one minus TensorFlow's 0.9997 as PyTorch's momentum. */
 const norm = { momentum: 0.9997 };
 
 /** Logits of images x [N, C, H, W]. `width` scales the channels of all but the last convolution. */

@@ -7,7 +7,7 @@ import { convNorm, dropoutOf, pooledFeatures } from './blocks.ts';
 /** A run of inverted residual blocks: expansion, output channels, blocks, stride of the first. */
 type Stage = readonly [expansion: number, channels: number, count: number, stride: number];
 
-/** What differs between variants. */
+/** The parameters in which variants differ. */
 export interface MobileNetV2Config {
   readonly stemStride: number;
   readonly stages: readonly Stage[];
@@ -26,7 +26,7 @@ export const mobileNetV2Config: MobileNetV2Config = {
   ],
 };
 
-/** The first two of the five strides removed, as for CIFAR: 32x32 images end as planes of 4x4. */
+/** Without the first two of the five strides, as for CIFAR: 32x32 images end as planes of 4x4. */
 export const mobileNetV2CifarConfig: MobileNetV2Config = {
   stemStride: 1,
   stages: mobileNetV2Config.stages.map(([expansion, channels, count, stride]) => [

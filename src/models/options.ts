@@ -1,16 +1,16 @@
-// The options of built-in models, and the way they are written: `NAME`, or `NAME:OPTION=VALUE,OPTION=VALUE`.
+// The options of built-in models and their text form: `NAME`, or `NAME:OPTION=VALUE,OPTION=VALUE`.
 
 import { InputError } from '../errors.ts';
 
-/** What may be chosen of a built-in model. Each model takes some of these; src/models/zoo.ts holds its defaults. */
+/** The options of built-in models. Each model takes some of these; src/models/zoo.ts holds the defaults. */
 export interface ModelOptions {
   /** Side of the square images, in pixels. */
   readonly input: number;
-  /** Colours of the images. */
+  /** Colour channels of the images. */
   readonly channels: number;
   /** Outputs of the head. */
   readonly classes: number;
-  /** Probability with which dropout zeroes elements in training; 0 leaves its nodes out. */
+  /** The probability with which dropout zeroes elements in training; 0 leaves its nodes out. */
   readonly dropout: number;
   /** Tokens of a sequence. */
   readonly sequence: number;
@@ -39,13 +39,13 @@ const readers: { readonly [K in OptionName]: Reader<ModelOptions[K]> } = {
   activation: { takes: 'relu or tanh', read: (text) => (text === 'relu' || text === 'tanh' ? text : undefined) },
 };
 
-/** A spec's parts: the name as it was written, and the text after the colon. */
+/** A spec's parts: the name as written, and the text after the colon. */
 export function splitSpec(spec: string): { readonly name: string; readonly options: string } {
   const colon = spec.indexOf(':');
   return colon < 0 ? { name: spec, options: '' } : { name: spec.slice(0, colon), options: spec.slice(colon + 1) };
 }
 
-/** Reads `OPTION=VALUE,…` for a model that takes the options `names`. Throws InputError that names them. */
+/** Reads `OPTION=VALUE,…` for a model with the options `names`. Throws InputError that lists them. */
 export function parseOptions(model: string, text: string, names: readonly OptionName[]): Partial<ModelOptions> {
   const found = new Map<OptionName, number | string>();
   for (const part of text === '' ? [] : text.split(',')) {
@@ -62,7 +62,7 @@ export function parseOptions(model: string, text: string, names: readonly Option
   return Object.fromEntries(found);
 }
 
-/** An option's value from its text. Throws InputError that says what it may be. */
+/** An option's value from its text. Throws InputError that gives the valid values. */
 function checkedOption(model: string, name: OptionName, text: string): number | string {
   const { takes, read } = readers[name];
   const value = read(text);

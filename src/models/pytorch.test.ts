@@ -1,5 +1,5 @@
-// Every family beside torchvision's or transformers' model with the same weights, on ONNX Runtime: logits in evaluation
-// mode, and in training mode with batch statistics logits, loss, running means and gradients.
+// Every family against torchvision's or transformers' model with the same weights, on ONNX Runtime: logits in
+// evaluation mode; in training mode with batch statistics logits, loss, running means and gradients.
 
 import assert from 'node:assert/strict';
 import { after, test } from 'node:test';
@@ -22,8 +22,8 @@ const tolerance = 1e-4;
 /** In float64; the fixture has seven digits. */
 const exactTolerance = 1e-6;
 /**
- * Nets without a kink (ReLU, max pool). In the others a value that rounding moves over a kink changes gradients by some
- * 0.3%, by chance.
+ * Nets without kinks (ReLU, max pool). In others, rounding that moves a value across a kink changes gradients by some
+ * 0.3%.
  */
 const smooth = /^(bert|vit|efficientnet|fc-s:activation=tanh)/;
 
@@ -101,7 +101,7 @@ function checkGradients(
   allowedRatio: number,
 ): void {
   assert.deepEqual([...parameters].sort(), Object.keys(expected).sort());
-  // Some gradients are zero but for rounding (of biases before a normalization): these are held to the scale of all.
+  // Some gradients are zero except for rounding (of biases before a normalization): compare these on the scale of all.
   const largest = Math.max(...Object.values(expected).map(([norm]) => norm));
   for (const name of parameters) {
     const [norm, product] = expected[name] as readonly [number, number];
@@ -127,8 +127,8 @@ function momentsOf({ data }: Tensor, direction: (index: number) => number): { no
 }
 
 /**
- * Weights are fed, not constants of the session: that is how they are trained, and a session with 25 MB of constants
- * takes twice that.
+ * Weights as inputs instead of constants of the session, as in training; a session with 25 MB of constants takes twice
+ * as long.
  */
 function withParametersAsInputs(graph: Graph): Graph {
   const changing = [...graph.parameters, ...graph.buffers];

@@ -51,14 +51,14 @@ function layer(b: GraphBuilder, x: string, name: string, index: number, options:
   return convNorm(b, x, { name, names, weightInitialization: fanInUniform(fanIn), ...options });
 }
 
-/** At stride 1: half of the channels pass, the other half are convolved. */
+/** A unit of stride 1: half of the channels pass unchanged, the other half are convolved. */
 function unit(b: GraphBuilder, x: string, name: string): string {
   const half = b.size(x, 1) / 2;
   const [pass = '', work = ''] = b.node('Split', [x, b.constant(int64s([half, half]))], { axis: int(1) }, 2);
   return b.concat([pass, branch(b, work, `${name}.branch2`, half, 1)], 1);
 }
 
-/** At stride 2: two branches over all channels. */
+/** A unit of stride 2: two branches over all channels. */
 function splitUnit(b: GraphBuilder, x: string, name: string, outChannels: number): string {
   const inChannels = b.size(x, 1);
   const short = `${name}.branch1`;
@@ -85,7 +85,7 @@ function branch(b: GraphBuilder, x: string, name: string, outChannels: number, s
   return layer(b, spatial, name, 5, { outChannels, kernel: 1, activation: 'relu' });
 }
 
-/** Takes the channels of the two halves in turn. */
+/** Interleaves the channels of the two halves. */
 function shuffle(b: GraphBuilder, x: string): string {
   const [channels, height, width] = [b.size(x, 1), b.size(x, 2), b.size(x, 3)];
   const split = b.transpose(b.reshape(x, ['N', 2, channels / 2, height, width]), [0, 2, 1, 3, 4]);

@@ -1,5 +1,5 @@
-// The zoo as a user meets it: the real command trains built-in models on made-up data, and every model's training
-// graphs can be written.
+// The zoo from the user's point of view: the real command trains built-in models on synthetic data, and every model's
+// training graphs can be written.
 
 import assert from 'node:assert/strict';
 import { join } from 'node:path';

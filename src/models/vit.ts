@@ -1,5 +1,5 @@
-// Vision transformers (Dosovitskiy et al. 2021) as in transformers' ViTForImageClassification, whose parameter names
-// they have; DeiT (Touvron et al. 2021) without distillation is the same network in smaller widths.
+// Vision transformers (Dosovitskiy et al. 2021) as in transformers' ViTForImageClassification, with its parameter
+// names; DeiT (Touvron et al. 2021) without distillation is the same network with smaller widths.
 
 import type { GraphBuilder } from '../graph/builder.ts';
 import { normal, zeros } from '../graph/initialization.ts';
@@ -22,7 +22,7 @@ export const vitHugeConfig: VitConfig = { layerCount: 32, width: 1280, headCount
 export const deitTinyConfig: VitConfig = { layerCount: 12, width: 192, headCount: 3, patch: 16 };
 export const deitSmallConfig: VitConfig = { layerCount: 12, width: 384, headCount: 6, patch: 16 };
 
-/** transformers cuts it off at ±2, a hundred standard deviations away. */
+/** transformers truncates it at ±2, a hundred standard deviations away. */
 const weightInitialization = normal(0.02);
 const epsilon = 1e-12;
 
@@ -35,7 +35,7 @@ export function vit(
   let y = dropoutOf(b, embeddings(b, x, config), dropout);
   for (let index = 0; index < config.layerCount; index++)
     y = encoderLayer(b, y, `vit.layers.${index}`, config, dropout);
-  // Only the first position is read, and each is normalized by itself.
+  // Only the first position is read, and positions are normalized independently.
   return dense(b, b.layerNorm(firstPosition(b, y), { name: 'vit.layernorm', epsilon }), 'classifier', classes);
 }
 
@@ -54,7 +54,7 @@ function embeddings(b: GraphBuilder, x: string, { width, patch }: VitConfig): st
   const patches = b.transpose(b.reshape(projected, ['N', width, patchCount]), [0, 2, 1]);
   const token = b.parameter(`${name}.cls_token`, [1, 1, width], weightInitialization);
   const positions = b.parameter(`${name}.position_embeddings`, [1, 1 + patchCount, width], weightInitialization);
-  // [token; patches] + positions = [0; patches] + ([token; 0] + positions): nothing has to be repeated for each sample.
+  // [token; patches] + positions = [0; patches] + ([token; 0] + positions): avoids repeating the token for each sample.
   const pad = (value: string, before: number, after: number): string =>
     b.node('Pad', [value, b.constant(int64s([0, before, 0, 0, after, 0]))]);
   return b.add(pad(patches, 1, 0), b.add(pad(token, 0, patchCount), positions));

@@ -1,5 +1,5 @@
 // The zoo's tables: names, published parameter counts, layers; options and their errors. Outputs are compared in
-// pytorch.test.ts. Nothing here draws weights.
+// pytorch.test.ts. No weights are drawn here.
 
 import assert from 'node:assert/strict';
 import { describe, test } from 'node:test';
@@ -9,7 +9,7 @@ import { elementCount, type Tensor, toNumbers } from '../graph/tensor.ts';
 import { buildModel, isZooSpec, zoo } from './zoo.ts';
 
 /**
- * torchvision's `num_params`; DeiT's and ViT's as timm and transformers count them; BERT's encoders with their pooler
+ * torchvision's `num_params`; DeiT's and ViT's as counted by timm and transformers; BERT's encoders with their pooler
  * (28,763,648 …) and a head of two classes.
  */
 const published: readonly (readonly [spec: string, parameterCount: number, layerCount: number])[] = [
@@ -57,7 +57,10 @@ test('every model has its published parameter count, and its layers', () => {
 });
 
 describe('multiply-adds', () => {
-  /** Millions for one sample; published ones count convolutions and linear layers only, ours are a few percent more. */
+  /**
+   * Millions of multiply-adds for one sample; published ones count convolutions and linear layers only, ours are a few
+   * percent more.
+   */
   const millions = (spec: string): number => {
     const { graph } = buildModel(spec, { initialize: false });
     return Math.round(layers(graph).layers.reduce((sum, { flops }) => sum + flops / 2e6, 0));
@@ -68,7 +71,7 @@ describe('multiply-adds', () => {
     assert.deepEqual(['mobilenet-v2', 'resnet-50', 'efficientnet-b0'].map(millions), [307, 4103, 398]);
   });
 
-  test('of 32x32 images: MobileNetV2 does a thirteenth of the work that its variant without early strides does', () => {
+  test('of 32x32 images: MobileNetV2 does a thirteenth of the work of its variant without early strides', () => {
     assert.deepEqual(['mobilenet-v2:input=32,classes=10', 'mobilenet-v2-cifar'].map(millions), [6, 90]);
   });
 });
@@ -83,7 +86,7 @@ describe('options', () => {
     assert.deepEqual(graph.outputs[0]?.shape, ['N', 10]);
   });
 
-  test('of the call go before those of the spec', () => {
+  test('of the call override those of the spec', () => {
     const { input } = buildModel('resnet-18:input=32,channels=1', { input: 64, initialize: false });
     assert.deepEqual(input.shape, [1, 64, 64]);
   });
@@ -120,7 +123,7 @@ describe('weights', () => {
     assert.notDeepEqual(weight(1), weight(2));
   });
 
-  test('are spread as torchvision spreads them', () => {
+  test('are distributed as in torchvision', () => {
     const { graph } = buildModel('mobilenet-v3-small:classes=10', { seed: 3 });
     const deviation = (name: string): number => {
       const values = toNumbers(graph.initializers.get(name) as Tensor);
@@ -149,7 +152,9 @@ describe('names', () => {
 
 describe('errors', () => {
   const messages: Readonly<Record<string, string>> = {
-    'resnet-34': `There is no built-in model "resnet-34" (there are: ${zoo.map(({ name }) => name).join(', ')}); give the path of an .onnx file.`,
+    'resnet-34':
+      `There is no built-in model "resnet-34" (there are: ${zoo.map(({ name }) => name).join(', ')}); ` +
+      'give the path of an .onnx file.',
     'resnet-18:size=32':
       'The built-in model resnet-18 has no option "size=32"; it takes input=…, channels=…, classes=….',
     'resnet-18:input': 'The built-in model resnet-18 has no option "input"; it takes input=…, channels=…, classes=….',

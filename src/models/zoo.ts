@@ -1,5 +1,5 @@
-// The built-in models by name: which function builds each, with which options, and what it takes in. Weights are drawn
-// by the seed and each parameter's name.
+// The built-in models by name: the function that builds each, its options and its input. Weights are drawn by the seed
+// and each parameter's name.
 
 import { InputError } from '../errors.ts';
 import { GraphBuilder } from '../graph/builder.ts';
@@ -25,13 +25,13 @@ import {
   vitLargeConfig,
 } from './vit.ts';
 
-/** What a built-in model takes in. */
+/** The input of a built-in model. */
 export interface InputSpec {
   readonly name: string;
   readonly type: 'float32' | 'int64';
-  /** Of one sample, without the batch. */
+  /** The shape of one sample, without the batch. */
   readonly shape: readonly number[];
-  /** Integers must be below it. */
+  /** For integers: exclusive upper bound of the values. */
   readonly valueCount?: number;
 }
 
@@ -42,26 +42,26 @@ export interface BuiltModel {
   /** In training mode; its only output is the logits [N, classCount]. */
   readonly graph: Graph;
   readonly input: InputSpec;
-  /** Labels are one class number a sample. */
+  /** Labels are one class number for each sample. */
   readonly label: { readonly type: 'int64'; readonly shape: readonly number[]; readonly classCount: number };
 }
 
-/** Options of {@link buildModel}: the model's own, and how its weights begin. */
+/** Options of {@link buildModel}: the model's own, and those of its initial weights. */
 export interface BuildOptions extends Partial<ModelOptions> {
   /** Default 0. */
   readonly seed?: number;
-  /** False leaves weights zero, which takes neither time nor memory. Default true. */
+  /** False leaves weights zero, at no cost in time or memory. Default true. */
   readonly initialize?: boolean;
 }
 
 interface Entry {
   /** For lists, such as "MobileNetV2, 3.5 M parameters". */
   readonly summary: string;
-  /** The options that the model takes, with their values where none are given. */
+  /** The model's options with their default values. */
   readonly defaults: Partial<ModelOptions>;
   /** Default: images by `channels` and `input`. */
   readonly input?: (options: ModelOptions) => InputSpec;
-  /** The images' side must be a multiple of it. */
+  /** The images' side must be a multiple of this. */
   readonly multipleOf?: number;
   readonly build: (b: GraphBuilder, x: string, options: ModelOptions) => string;
 }
@@ -165,22 +165,22 @@ const entries: ReadonlyMap<string, Entry> = new Map<string, Entry>([
   ['fc-l', { summary: "AsyncFGD's FCL", defaults: small, build: fcL }],
 ]);
 
-/** Names of the built-in models, each with a line that says what it is and the options it takes with their defaults. */
+/** The built-in models: name, one-line summary, and options with their defaults. */
 export const zoo: readonly {
   readonly name: string;
   readonly summary: string;
   readonly defaults: Partial<ModelOptions>;
 }[] = [...entries].map(([name, { summary, defaults }]) => ({ name, summary, defaults }));
 
-/** True where a spec names a built-in model, with or without options, whether these are right or not. */
+/** True if a spec names a built-in model, with or without options, valid or not. */
 export function isZooSpec(spec: string): boolean {
   return canonicalName(splitSpec(spec).name) !== undefined;
 }
 
 /**
- * Builds the model that a spec names, such as `resnet-18` or `mobilenet-v2:input=32,classes=10`; `options` go before
- * the spec's. Names are compared without case, hyphens, points and underscores. Throws InputError for an unknown name
- * or a wrong option.
+ * Builds the model of a spec such as `resnet-18` or `mobilenet-v2:input=32,classes=10`; `options` override the spec's.
+ * Names are compared without case, hyphens, points and underscores. Throws InputError for an unknown name or an invalid
+ * option.
  */
 export function buildModel(spec: string, options: BuildOptions = {}): BuiltModel {
   const { seed = 0, initialize = true, ...given } = options;
@@ -189,7 +189,8 @@ export function buildModel(spec: string, options: BuildOptions = {}): BuiltModel
   const entry = name === undefined ? undefined : entries.get(name);
   if (name === undefined || entry === undefined) {
     throw new InputError(
-      `There is no built-in model "${parts.name}" (there are: ${[...entries.keys()].join(', ')}); give the path of an .onnx file.`,
+      `There is no built-in model "${parts.name}" (there are: ${[...entries.keys()].join(', ')}); give the ` +
+        'path of an .onnx file.',
     );
   }
   const chosen = resolveOptions(name, entry, parts.options, given);
@@ -217,13 +218,14 @@ function resolveOptions(
   const chosen = { ...everyOption, ...defaults, ...parseOptions(name, text, names), ...written };
   if (chosen.input % multipleOf !== 0) {
     throw new InputError(
-      `The option input of the built-in model ${name} is ${chosen.input}; it must be a multiple of ${multipleOf}, the side of a patch.`,
+      `The option input of the built-in model ${name} is ${chosen.input}; it must be a multiple of ` +
+        `${multipleOf}, the side of a patch.`,
     );
   }
   return chosen;
 }
 
-/** The name in `entries` that is the same but for case, hyphens, points and underscores. */
+/** The name in `entries` that is equal except for case, hyphens, points and underscores. */
 function canonicalName(name: string): string | undefined {
   const bare = (text: string): string => text.toLowerCase().replaceAll(/[-._]/g, '');
   return [...entries.keys()].find((known) => bare(known) === bare(name));

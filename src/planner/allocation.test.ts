@@ -16,7 +16,7 @@ test('shares follow capacity: three times as fast, three times as many', () => {
   );
 });
 
-test('what exceeds a memory goes to the others, by capacity', () => {
+test('samples that exceed a memory go to the other devices, by capacity', () => {
   const timeMs = (device: number, samples: number): number => samples / (device + 1);
   assert.deepEqual(
     allocate({ samples: 12, limits: [12, 12, 2], timeMs })?.samples,
@@ -27,11 +27,11 @@ test('what exceeds a memory goes to the others, by capacity', () => {
   assert.deepEqual(allocate({ samples: 12, limits: [4, 4, 4], timeMs })?.samples, [4, 4, 4]);
 });
 
-test('memory that is too small together is no allocation', () => {
+test('no allocation if the memories together are too small', () => {
   assert.equal(allocate({ samples: 12, limits: [4, 4, 3], timeMs: (_, samples) => samples }), undefined);
 });
 
-test('a straggler hands samples over while that makes the slowest faster', () => {
+test('a straggler offloads samples while that makes the slowest device faster', () => {
   // By capacity at B = 10 (20 and 30 ms) 6 : 4, which takes 16 and 12 ms; 5 : 5 takes 15 and 15; 4 : 6 would take 14
   // and 18.
   const timeMs = (device: number, samples: number): number =>
@@ -39,7 +39,7 @@ test('a straggler hands samples over while that makes the slowest faster', () =>
   assert.deepEqual(allocate({ samples: 10, limits: unlimited(2, 10), timeMs }), { samples: [5, 5], highest: [6, 6] });
 });
 
-test('a straggler can lose everything', () => {
+test('a straggler can lose all samples', () => {
   const timeMs = (device: number, samples: number): number => (samples === 0 ? 0 : device === 0 ? 100 : samples);
   assert.deepEqual(allocate({ samples: 16, limits: unlimited(2, 16), timeMs })?.samples, [0, 16]);
   assert.deepEqual(
@@ -52,11 +52,11 @@ test('a straggler can lose everything', () => {
   );
 });
 
-test('devices that take no time at all are no division by zero', () => {
+test('devices that take no time cause no division by zero', () => {
   assert.deepEqual(allocate({ samples: 5, limits: unlimited(2, 5), timeMs: () => 0 })?.samples, [3, 2]);
 });
 
-/** The least possible time of the slowest device, by trying every allocation. */
+/** The least possible time of the slowest device, found by trying every allocation. */
 function bestMs(
   samples: number,
   limits: readonly number[],
@@ -104,8 +104,8 @@ test("1000 random groups: all samples, within memory, and how near eq. 7's optim
     if (slowest <= best + 1e-9) optimal++;
     count++;
   }
-  // With a fixed cost for each device that takes part, Algorithm 1 was optimal in 80% and its slowest device 5.9%
-  // slower in the mean: it stops at the first move that does not help, and leaving a device out takes several.
+  // Algorithm 1 was optimal in 80% of the groups, and its slowest device 5.9% slower on average. It stops at the first
+  // move that does not help; with a fixed cost for each participating device, leaving one out takes several moves.
   assert.ok(excess / count < 0.065, `mean excess ${excess / count}`);
   assert.ok(optimal / count > 0.78, `optimal in ${optimal / count}`);
 });

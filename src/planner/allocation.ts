@@ -1,11 +1,9 @@
-// Asteroid's Algorithm 1: how a stage's devices share a micro-batch. Samples are whole; what the paper leaves open is
-// settled here:
-// - real shares are rounded by largest remainder, which never exceeds a device's memory;
-// - a "block of samples" starts at an eighth of the micro-batch and is halved, down to one sample, when moving one no
-//   longer helps;
-// - the move that does not help is taken back.
+// Asteroid's Algorithm 1: shares a micro-batch among a stage's devices. Samples are whole numbers. Choices that the
+// paper leaves open: real shares are rounded by largest remainder, which never exceeds a device's memory; a "block of
+// samples" starts at an eighth of the micro-batch and is halved, down to one sample, when moving it no longer helps; a
+// move that does not help is undone.
 
-/** One stage's devices, by their place in the group. */
+/** A stage's devices, identified by their index in the group. */
 export interface AllocationProblem {
   /** B: samples of a micro-batch. */
   readonly samples: number;
@@ -18,11 +16,11 @@ export interface AllocationProblem {
 export interface Allocation {
   /** y_d, which add up to B. */
   readonly samples: readonly number[];
-  /** The largest share that each device was ever offered: limits of at least this much would have changed nothing. */
+  /** The largest share that each device was ever offered; higher limits would not have changed the result. */
   readonly highest: readonly number[];
 }
 
-/** Working memory, so that hundreds of thousands of calls leave nothing behind but their answers. */
+/** Buffers that are reused between calls: a search calls `allocate` hundreds of thousands of times. */
 const scratch = {
   shares: new Float64Array(0),
   capacities: new Float64Array(0),
@@ -36,7 +34,7 @@ function reserve(count: number): void {
   scratch.open = new Uint8Array(2 * count);
 }
 
-/** Shares the micro-batch; undefined when it does not fit the devices' memory together. */
+/** Shares the micro-batch among the devices; undefined if it exceeds their memory together. */
 export function allocate(problem: AllocationProblem): Allocation | undefined {
   const count = problem.limits.length;
   reserve(count);
@@ -46,8 +44,8 @@ export function allocate(problem: AllocationProblem): Allocation | undefined {
 }
 
 /**
- * Phase 1, MemoryAwareBalancing: in proportion to capacity v_d (eq. 9); what exceeds a device's memory goes to the
- * others, again by capacity.
+ * Phase 1, MemoryAwareBalancing: shares in proportion to capacity v_d (eq. 9); samples that exceed a device's memory go
+ * to the other devices, again by capacity.
  */
 function balance({ samples, limits, timeMs }: AllocationProblem): boolean {
   const { shares, capacities, open } = scratch;
@@ -77,15 +75,15 @@ function balance({ samples, limits, timeMs }: AllocationProblem): boolean {
       open[device] = 0;
       openCount--;
     }
-    // Everybody took all that was offered: nothing is left but what rounding lost.
+    // Every device took all it was offered: only rounding errors are left.
     if (openCount === before) break;
   }
   return true;
 }
 
 /**
- * Whole numbers with the same sum: down first, then up where most was lost. A limit is whole, so a share below it may
- * be rounded up.
+ * Rounds to whole numbers with the same sum: all down, then up those with the largest remainders. Limits are whole, so
+ * a share below its limit may be rounded up.
  */
 function roundShares(count: number, total: number): number[] {
   const { shares } = scratch;
@@ -107,8 +105,8 @@ function roundShares(count: number, total: number): number[] {
 }
 
 /**
- * Phase 2, StragglerWorkloadOffloading, in place: from the slowest to the fastest device with memory, while that makes
- * the slowest faster. Returns the largest shares offered.
+ * Phase 2, StragglerWorkloadOffloading, in place: moves samples from the slowest device to the fastest one with free
+ * memory while the slowest device becomes faster. Returns the largest share offered to each device.
  */
 function offload({ samples: total, limits, timeMs }: AllocationProblem, samples: number[]): number[] {
   const { times } = scratch;
@@ -152,9 +150,9 @@ function slowest(times: Float64Array, count: number): number {
   return found;
 }
 
-/** Devices of a group that are alike. */
+/** Identical devices of a group. */
 export interface Kind {
-  /** Their places in the group. */
+  /** Indices in the group. */
   readonly members: readonly number[];
   /** The largest share that fits each. */
   readonly limit: number;
@@ -162,9 +160,9 @@ export interface Kind {
 }
 
 /**
- * The shares with the least time of the slowest device (eq. 7), found by bisection over that time, to a ten-thousandth.
- * Needs times that grow with the share. O(kinds · log² samples), for groups that Algorithm 1 would take too long over.
- * undefined: does not fit.
+ * Shares that minimise the time of the slowest device (eq. 7), by bisection over that time to a relative 1e-4. Requires
+ * times that grow with the share. O(kinds · log² samples), for groups that are too large for Algorithm 1. Undefined if
+ * the samples do not fit.
  */
 export function allocateByKind(samples: number, deviceCount: number, kinds: readonly Kind[]): number[] | undefined {
   const held = (withinMs: number): number =>
@@ -191,7 +189,7 @@ export function allocateByKind(samples: number, deviceCount: number, kinds: read
   return found;
 }
 
-/** The largest share that a device does in time. */
+/** The largest share that a device finishes within `withinMs`. */
 function shareWithin({ limit, timeMs }: Kind, withinMs: number): number {
   let [low, high] = [0, limit];
   while (low < high) {

@@ -1,5 +1,5 @@
-// The search behind planner `asteroid`: Algorithm 2 (dynamic-program.ts) on all layers and devices, with a bar from a
-// coarse run first; for many devices the hierarchical one (grid.ts).
+// The search of planner `asteroid`: Algorithm 2 (dynamic-program.ts) on all layers and devices, with an upper bound
+// from a coarse search; the hierarchical search (grid.ts) for many devices.
 
 import { Search } from './dynamic-program.ts';
 import { allCuts, evenCuts, hugeDeviceCount, refine, thinCuts } from './grid.ts';
@@ -8,9 +8,9 @@ import type { Found, Space } from './space.ts';
 import type { Steps } from './steps.ts';
 
 /**
- * The best pipeline of a space by Algorithm 2; undefined when none fits the devices' memory or is below the bar. With
- * more than `exactDeviceCount` devices, and groups of them, the borders between groups come from a grid that is refined
- * around what was found (grid.ts). `rough`: what roughSearch found, where that is known.
+ * The best pipeline of a space by Algorithm 2; undefined if none fits the devices' memory with a round below `barMs`.
+ * With more than `exactDeviceCount` devices, and groups of them, the borders between groups come from a grid that is
+ * refined around the best pipelines (grid.ts). `rough`: the result of roughSearch, if known.
  */
 export function* search(
   problem: Problem,
@@ -30,7 +30,7 @@ export function* search(
   return (yield* new Search(problem, space, cuts, fineBarMs).run())[0] ?? coarse;
 }
 
-/** The same with few places to cut the layers: by default where few bytes cross. */
+/** `search` with few places to cut the layers; by default those where the fewest bytes cross. */
 export function* coarseSearch(
   problem: Problem,
   space: Space,
@@ -40,25 +40,25 @@ export function* coarseSearch(
   return (yield* new Search(problem, space, { layerCuts, deviceCuts: allCuts(space.order.length) }, barMs).run())[0];
 }
 
-/** Grids of cuts for different rough pipelines. */
+/** Grids of cuts that yield different rough pipelines. */
 export function coarseGrids({ profile: { layers } }: Problem): readonly (readonly number[])[] {
   return [evenCuts(layers.length, coarseCount), thinCuts(layers, coarseCount)];
 }
 
-/** The same where it is much less work than `search`, which begins with it; else undefined. */
+/** coarseSearch if it is much less work than `search`, which begins with it; otherwise undefined. */
 export function* roughSearch(problem: Problem, space: Space, barMs: number): Steps<Found | undefined> {
   if (isHierarchical(space) || problem.profile.layers.length <= 2 * coarseCount) return undefined;
   return yield* coarseSearch(problem, space, barMs);
 }
 
-/** Whether a search of the space has many devices, and is not exact. */
+/** Whether a space has too many devices for the exact search. */
 function isHierarchical({ order, groupLimit }: Space): boolean {
   return order.length > exactDeviceCount && groupLimit > 1;
 }
 
-/** Runs of layers that the first search does not cut. */
+/** Number of runs of layers that the first search does not cut. */
 const coarseCount = 24;
-/** With more devices than this the search is hierarchical. */
+/** Above this number of devices the search is hierarchical. */
 const exactDeviceCount = 20;
-/** How much worse than the bar a pipeline of the coarse grid may be, since refinement gains that much. */
+/** Factor by which a pipeline of the coarse grid may exceed the bar; refinement gains up to that much. */
 const hierarchicalSlack = { normal: 1.3, huge: 1.1 };

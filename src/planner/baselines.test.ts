@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Cluster, DeviceTimes, Plan, Profile } from '../cluster/cluster.ts';
 import { createRandom } from '../random.ts';
+import { schedules } from '../schedule/schedules.ts';
 import { randomInstance } from '../testing/random-plans.ts';
 import { everyPipeline } from './exhaustive.ts';
 import { straightPartition } from './partition.ts';
@@ -10,7 +11,7 @@ import { type PlanInput, plan } from './plan.ts';
 import { createProblem, type Problem, type StageLayout } from './problem.ts';
 import { finish } from './steps.ts';
 
-test('straightPartition: the least slowest part, against every way to cut, 200 random cases', () => {
+test('straightPartition minimises the slowest part, against every way to cut, 200 random cases', () => {
   for (let seed = 0; seed < 200; seed++) {
     const random = createRandom(seed, 41);
     const deviceCount = 1 + random.integer(4);
@@ -39,7 +40,7 @@ test('straightPartition: the least slowest part, against every way to cut, 200 r
   }
 });
 
-/** PipeEdge's objective, eq. 2 and 3: the slowest part, computing or sending. */
+/** PipeEdge's objective (eq. 2 and 3): the time of the slowest part, computing or sending. */
 function slowestPartMs(
   { table, profile, classes, devices, microBatchSize: B }: Problem,
   layouts: readonly StageLayout[],
@@ -60,7 +61,7 @@ function slowestPartMs(
   return Math.max(...parts);
 }
 
-test('pipeedge: the optimum of its objective among all orders and subsets of devices, 60 random problems with equal and unequal devices', () => {
+test('pipeedge: the optimum of its objective over all orders and subsets of devices, 60 random problems', () => {
   for (let seed = 0; seed < 60; seed++) {
     const random = createRandom(seed, 42);
     const { profile, cluster: uneven } = randomInstance(seed, {
@@ -82,7 +83,12 @@ test('pipeedge: the optimum of its objective among all orders and subsets of dev
       optimizerState: 0,
       replicateBatchDependent: false,
     } as const;
-    const problem = createProblem({ ...input, profile, cluster: seed % 2 === 0 ? roomy : cluster });
+    const problem = createProblem({
+      ...input,
+      schedule: schedules['1f1b'],
+      profile,
+      cluster: seed % 2 === 0 ? roomy : cluster,
+    });
     let best = Number.POSITIVE_INFINITY;
     for (const layouts of everyPipeline(problem)) {
       if (layouts.every(({ devices }) => devices.length === 1)) best = Math.min(best, slowestPartMs(problem, layouts));
@@ -92,7 +98,7 @@ test('pipeedge: the optimum of its objective among all orders and subsets of dev
   }
 });
 
-/** Times of a board for one sample of four layers; `slow` takes three times as long. */
+/** A board's times for one sample of four layers; device kind `slow` takes three times as long. */
 const profile: Profile = {
   model: 'four',
   inputBytes: 0,
@@ -135,7 +141,7 @@ const input: PlanInput = {
   optimizerState: 0,
 };
 
-test("gpipe: even by each device's own time, whatever the bytes; its own schedule unless told otherwise", () => {
+test("gpipe: evenly by each device's own time, regardless of bytes; its own schedule by default", () => {
   const found = plan({ ...input, planner: 'gpipe', cluster: clusterOf(['board', 'slow'], 0.001) });
   assert.equal(picture(found), '[0,3) b0 2 | [3,4) s1 2');
   assert.equal(found.schedule, 'gpipe');
@@ -143,21 +149,21 @@ test("gpipe: even by each device's own time, whatever the bytes; its own schedul
 });
 
 test('pipedream: devices count as equal, and every micro-batch pays for the weights', () => {
-  // Layers of 12 ms a micro-batch; reducing all weights on a link of 10 Mbps takes 80 ms, one micro-batch across a
-  // border 0.4 ms.
+  // Layers take 12 ms for a micro-batch. At 10 Mbps, reducing all weights takes 80 ms, and one micro-batch crosses a
+  // border in 0.4 ms.
   assert.equal(
     picture(plan({ ...input, planner: 'pipedream', cluster: clusterOf(['board', 'slow'], 10) })),
     '[0,2) b0 2 | [2,4) s1 2',
   );
-  // At 10 Gbps a border costs 0.0004 ms, weights 0.08 ms: data parallelism and a pipeline are equally fast, 24 ms; the
-  // first found stays.
+  // At 10 Gbps a border costs 0.0004 ms and weights 0.08 ms: data parallelism and a pipeline both take 24 ms; the first
+  // one found is kept.
   assert.match(
     picture(plan({ ...input, planner: 'pipedream', cluster: clusterOf(['board', 'board'], 10000) })),
     /^\[0,[24]\)/,
   );
 });
 
-test('dapple is asteroid where devices are alike, memory is no matter, every device has the data and bytes and frames cost no processor time: 30 random problems', () => {
+test('dapple equals asteroid on equal devices without memory limits, data holder and transfer CPU: 30 problems', () => {
   for (let seed = 0; seed < 30; seed++) {
     const random = createRandom(seed, 43);
     const { profile: of, cluster } = randomInstance(seed, {
@@ -185,9 +191,9 @@ test('dapple is asteroid where devices are alike, memory is no matter, every dev
   }
 });
 
-test("ftpipehd: the central node's times by capacity, all devices in the cluster's order, communication counted twice", () => {
+test("ftpipehd: central node's times by capacity, all devices in order, communication counted twice", () => {
   assert.equal(picture(plan({ ...input, planner: 'ftpipehd' })), '[0,3) b0 2 | [3,4) s1 2');
-  // 125 bytes a sample, but 50 times as many after the third layer: 2 · 2 · 50 kbit at 1 Mbps are 200 ms.
+  // 125 bytes a sample, but 50 times that after the third layer: 2 · 2 · 50 kbit at 1 Mbps take 200 ms.
   const wide = {
     ...profile,
     layers: profile.layers.map((layer, index) => (index === 2 ? { ...layer, outputBytes: 6250 } : layer)),
@@ -212,12 +218,12 @@ test('hetpipe: virtual workers share the micro-batches by speed and exchange all
     unequal.virtualWorkers?.map(({ microBatchCount }) => microBatchCount),
     [6, 2],
   );
-  // Where the exchange takes too long, one pipeline is better.
+  // If the exchange takes too long, a single pipeline is better.
   const slow = plan({ ...input, planner: 'hetpipe', cluster: clusterOf(['board', 'board'], 1) });
   assert.equal(slow.virtualWorkers?.length, 1);
 });
 
-test('planners that do not look at memory say so when their plan does not fit', () => {
+test('planners that ignore memory say so when their plan does not fit', () => {
   const tight: Cluster = {
     devices: [
       { name: 'b', kind: 'board', memoryMiB: 0.06 },
@@ -228,7 +234,8 @@ test('planners that do not look at memory say so when their plan does not fit', 
   assert.throws(() => plan({ ...input, planner: 'gpipe', cluster: tight }), {
     name: 'InputError',
     message:
-      'Planner "gpipe" does not look at memory, and its plan for model "four" does not fit (micro-batches of 2): device "b" has 0 MiB and lacks 1 MiB; use planner best, or raise its memoryMiB to 1.',
+      'Planner "gpipe" does not look at memory, and its plan for model "four" does not fit (micro-batches of ' +
+      '2): device "b" has 0 MiB and lacks 1 MiB; use planner best, or raise its memoryMiB to 1.',
   });
   assert.ok(plan({ ...input, planner: 'best', cluster: tight }).stages.length > 0);
 });

@@ -1,20 +1,20 @@
-// The planners of other systems, as their papers define them, reduced to what they decide here: where to cut, on which
-// devices. They look at no memory (Asteroid §5.3) and have their own view of time; a plan that then does not fit is
-// refused. The micro-batch size is the best of those that fit, by the simulator.
+// The planners of other systems by their papers' cost models, reduced to what they decide here: where to cut and on
+// which devices. They ignore memory (Asteroid §5.3); a plan that does not fit is refused. Of the micro-batch sizes that
+// fit, the simulator chooses the best.
 //
-//   gpipe      Huang et al. 2019: one device a stage in the cluster's order, cut evenly by time; blind to bytes.
-//   Asteroid's evaluation
-//              balances it by each device's own speed (§5.2), and so do we. Schedule gpipe.
-//   pipedream  Narayanan et al. 2019, §3.1: A(j, m) = min over i, m′ of max(A(i, m − m′), 2a_i/b, T(i→j, m′)) with
-//              T(i→j, m) = max(Σ t, 2(m−1)Σw/b)/m: every micro-batch pays for its weights, as in the asynchronous
-//              original. Devices are alike.
-//   dapple     Fan et al. 2021, its eq. 1–3. With the pivot stage for the dominant step, its latency T_w + T_s + T_e is
-//   Asteroid's eq. 4–6,
-//              term by term, and so is its dynamic program; what remains of the difference is that devices are alike
-//              and memory is endless.
-//   ftpipehd   its eq. 1–7: layer times of the central node (the first device) scaled by each device's capacity C_i;
-//   all devices, in the
-//              cluster's order; A(j, n) = min over l of max(A(l, n−1), 2·T_c, T(l+1, j)).
+// gpipe: Huang et al. 2019. One device a stage in the cluster's order, cut evenly by time, regardless of bytes;
+// balanced by each device's own speed, as in Asteroid's evaluation (§5.2). Schedule gpipe.
+//
+// pipedream: Narayanan et al. 2019, §3.1. A(j, m) = min over i, m′ of max(A(i, m − m′), 2a_i/b, T(i→j, m′)) with T(i→j,
+// m) = max(Σ t, 2(m−1)Σw/b)/m: every micro-batch pays for the weights, as in the asynchronous original. Devices are
+// taken as equal.
+//
+// dapple: Fan et al. 2021, eq. 1–3. With the pivot stage as the dominant step, its latency T_w + T_s + T_e equals
+// Asteroid's eq. 4–6 term by term, and so does its dynamic program; the remaining difference is that devices are equal
+// and memory is unlimited.
+//
+// ftpipehd: eq. 1–7. Layer times of the central node (the first device) scaled by each device's capacity C_i; all
+// devices, in the cluster's order; A(j, n) = min over l of max(A(l, n−1), 2·T_c, T(l+1, j)).
 
 import type { Cluster, DeviceTimes, LinkSpeed, Profile } from '../cluster/cluster.ts';
 import { deviceTimes } from '../cluster/times.ts';
@@ -28,7 +28,7 @@ import type { Steps } from './steps.ts';
 /** A baseline's stages for one micro-batch size and schedule. */
 export type Layouts = (problem: Problem) => Steps<readonly StageLayout[]>;
 
-/** The devices of a straight pipeline in the cluster's order: as many as there are layers at most. */
+/** The devices of a straight pipeline in the cluster's order; at most one for each layer. */
 function lineOf({ available, profile }: Problem): number[] {
   return available.map(({ place }) => place).slice(0, profile.layers.length);
 }
@@ -137,12 +137,12 @@ export function* dapple(problem: Problem): Steps<readonly StageLayout[]> {
   return found?.layouts ?? [];
 }
 
-/** Groups of more than 16 devices have 32, 64, …, so that large clusters take no hours. */
+/** Rounds a group size up to a power of two above 16, which keeps the search short for large clusters. */
 function largestGroup(limit: number): number {
   return limit <= 16 ? limit : 2 ** Math.floor(Math.log2(limit));
 }
 
-/** As even as whole numbers can be. */
+/** Whole numbers that add up to `total` and differ by at most one. */
 function evenShares(total: number, count: number): number[] {
   return Array.from(
     { length: count },
@@ -151,8 +151,8 @@ function evenShares(total: number, count: number): number[] {
 }
 
 /**
- * The problem as a planner for data centres sees it: every device the mean of all, every link the mean link, no end of
- * memory, the data everywhere.
+ * The problem as a data-centre planner sees it: every device is the mean of all, every link the mean link, memory is
+ * unlimited and every device holds the data.
  */
 function homogeneous(problem: Problem): Problem {
   const { profile, cluster, available } = problem;

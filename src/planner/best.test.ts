@@ -6,6 +6,7 @@ import { profileOfKinds } from '../cluster/kinds.ts';
 import { checkTogether, parsePlan } from '../cluster/validate.ts';
 import { createRandom } from '../random.ts';
 import { program } from '../schedule/generate.ts';
+import { schedules } from '../schedule/schedules.ts';
 import { simulate } from '../simulator/simulate.ts';
 import { randomInstance } from '../testing/random-plans.ts';
 import { withFrozenPrefix, withRecomputed } from '../testing/random-problems.ts';
@@ -17,7 +18,7 @@ import { plannerNames } from './planners.ts';
 import { createProblem } from './problem.ts';
 
 /**
- * A small problem: up to four devices, up to seven layers, every micro-batch size of 2, 4 or 6 samples, every schedule;
+ * A small problem: up to four devices and seven layers, every micro-batch size of 2, 4 or 6 samples, every schedule;
  * every fourth with frozen layers, every other with recomputation.
  */
 function smallInput(seed: number): PlanInput {
@@ -34,7 +35,7 @@ function smallInput(seed: number): PlanInput {
   };
 }
 
-/** A plan, or why there is none. */
+/** The plan, or the message of the error if there is none. */
 function attempt(input: PlanInput): Plan | string {
   try {
     return plan(input);
@@ -44,8 +45,7 @@ function attempt(input: PlanInput): Plan | string {
   }
 }
 
-// 300, and with batches of up to 8 samples, in bench/planner.mjs: some minutes, which the simulations of `exhaustive`
-// take.
+// bench/planner.mjs runs 300 seeds with batches of up to 8 samples, which takes some minutes.
 const seedCount = Number(process.env['PLANNER_SEEDS'] ?? 14);
 
 test(`best is exhaustive's optimum, proven, on ${seedCount} random problems; no plan is below a stated bound`, () => {
@@ -74,7 +74,7 @@ test(`best is exhaustive's optimum, proven, on ${seedCount} random problems; no 
   );
 });
 
-test('recomputation: the optimum where memory is tight, on 40 random problems; some fit only with it, some are faster with it', () => {
+test('recomputation: the optimum under tight memory, on 40 random problems; some fit only with it', () => {
   let [fits, faster, used] = [0, 0, 0];
   for (let seed = 0; seed < 40; seed++) {
     const random = createRandom(seed, 25);
@@ -128,9 +128,9 @@ test('recomputation: the optimum where memory is tight, on 40 random problems; s
 });
 
 test('recomputation: devices keep what their memory holds, and the rest costs its part of a forward pass', () => {
-  // One device: a MiB of weights and gradients for each of 4 layers; of 2 MiB saved a layer and sample, half can be
-  // computed again with half of the operations. 3 samples want 24 MiB; with 14 left, 10 of the 12 MiB that can go must
-  // go: 10/12 of half a forward pass.
+  // One device, 4 layers with a MiB of weights and one of gradients each. A layer saves 2 MiB a sample, half of which
+  // can be recomputed with half of the operations. 3 samples need 24 MiB; with 14 MiB left, 10 of the 12 recomputable
+  // MiB must be recomputed: 10/12 of half a forward pass.
   const mib = 2 ** 20;
   const profile: Profile = {
     ...even,
@@ -177,8 +177,8 @@ test('best is never worse than any other planner: larger problems', () => {
   }
 });
 
-// Found by hand: the planners that `best` asks put the strong device first, with which a search from their plans alone
-// ends a quarter above this one.
+// Found by hand: planners that `best` starts from put the strong device first; from their plans alone the search ends a
+// quarter above this one.
 test('best finds slow devices in front of the strong one: ResNet-50 in environment C of Asteroid', async () => {
   const model = defined(
     (await asteroidModels()).find(({ name }) => name === 'ResNet-50'),
@@ -214,7 +214,7 @@ test('best finds slow devices in front of the strong one: ResNet-50 in environme
   assert.ok(found.predicted.roundMs <= byHand, `best ${found.predicted.roundMs} ms, by hand ${byHand} ms`);
 });
 
-test('best takes the schedule that its problem calls for, and the plainest of equal ones', () => {
+test('best takes the schedule that its problem calls for, and the simplest of equal ones', () => {
   const layer = (weightBytes: number) => ({ name: 'l', outputBytes: 100, weightBytes, savedBytes: 1000, flops: 1 });
   const profile = (weightBytes: number): Profile => ({
     model: 'even',
@@ -252,8 +252,8 @@ test('best takes the schedule that its problem calls for, and the plainest of eq
     planner: 'best',
   });
   assert.equal(shared.schedule, '1f1b-overlap');
-  // 8 ms forward and 64 backward; 1.6 ms for each layer's gradients, hidden behind the backward pass but for those of
-  // the first layers.
+  // 8 ms forward and 64 ms backward; 1.6 ms to reduce each layer's gradients, overlapped with the backward pass except
+  // for the first layers.
   const [group] = shared.stages;
   assert.deepEqual(group?.samples, [4, 4]);
   const lastMs = ((group?.buckets?.[0] ?? 8) * 2e5 * 8) / 1e6;
@@ -263,7 +263,7 @@ test('best takes the schedule that its problem calls for, and the plainest of eq
   );
 });
 
-test('the same question has the same answer', () => {
+test('the same input gives the same plan', () => {
   const input: PlanInput = {
     ...randomInstance(5, { deviceCount: 7, layerCount: 20 }),
     batchSize: 32,
@@ -273,7 +273,7 @@ test('the same question has the same answer', () => {
   assert.deepEqual(plan(input), plan(input));
 });
 
-test('plans get better while one waits, progress is told, and a signal ends the search with its reason', () => {
+test('plans improve with time, progress is reported, and a signal ends the search with its reason', () => {
   const input: PlanInput = {
     ...randomInstance(4, { deviceCount: 6, layerCount: 30 }),
     batchSize: 32,
@@ -312,7 +312,7 @@ test('plans get better while one waits, progress is told, and a signal ends the 
   assert.ok(early[0] !== undefined && early[0].predicted.roundMs >= found.predicted.roundMs);
 });
 
-test('when the time is up, the best plan so far: never worse than asteroid, better with more time, and no plan later than asked', () => {
+test('when time is up, the best plan so far: never worse than asteroid, better with more time, never late', () => {
   for (let seed = 0; seed < 4; seed++) {
     const input: PlanInput = {
       ...randomInstance(seed, { deviceCount: 6 + seed, layerCount: 24 }),
@@ -346,8 +346,8 @@ test('when the time is up, the best plan so far: never worse than asteroid, bett
   }
 });
 
-test('where asteroid has no plan, the time is not up before there is one', () => {
-  // Memory in the wrong order for the paper: the layer that needs it is the last.
+test('if asteroid has no plan, the time limit counts only once there is one', () => {
+  // Memory in the wrong order for the paper: the layer that needs it is the last one.
   const mib = 2 ** 20;
   const tail: Profile = {
     ...even,
@@ -422,11 +422,11 @@ const question: PlanInput = {
   planner: 'best',
 };
 
-test('best leaves a device out that would only slow the others down', () => {
+test('best leaves out a device that would only slow the others down', () => {
   assert.equal(picture(plan(question)), '[0,2) a | [2,4) b');
 });
 
-test('pins: the stage of a pinned layer is on that device, and no other', () => {
+test('pins: the stage of a pinned layer is on that device alone', () => {
   assert.match(picture(plan({ ...question, pins: [{ layer: 0, device: 's' }] })), /^\[0,1\) s \| /);
   assert.match(picture(plan({ ...question, pins: [{ layer: 'l3', device: 'a' }] })), /4\) a$/);
   const pinned = plan({
@@ -437,7 +437,7 @@ test('pins: the stage of a pinned layer is on that device, and no other', () => 
   assert.equal(picture(pinned), '[0,4) a b');
 });
 
-test('pins: best is still the optimum, on 15 random problems, and asteroid and straight keep to them', () => {
+test('pins: best is still optimal, on 15 random problems, and asteroid and straight respect them', () => {
   for (let seed = 0; seed < 15; seed++) {
     const random = createRandom(seed, 23);
     const input = { ...smallInput(seed), batchSize: 4 };
@@ -477,14 +477,15 @@ const wrong: readonly (readonly [change: Partial<PlanInput>, sentence: string])[
   ],
   [{ pins: [{ layer: 0, device: 'z' }] }, 'The cluster has no device "z"; use one of a, b, s.'],
   [{ exclude: ['z'] }, 'The cluster has no device "z"; use one of a, b, s.'],
-  [{ exclude: ['a', 'b', 's'] }, 'Every device is excluded; leave one at least for the plan.'],
+  [{ exclude: ['a', 'b', 's'] }, 'Every device is excluded; leave at least one for the plan.'],
   [
     { exclude: ['a'], pins: [{ layer: 0, device: 'a' }] },
     'Device "a" is excluded and has layer 0 pinned to it; choose one of the two.',
   ],
   [
     { pins: [0, 2].map((layer) => ({ layer, device: 'a' })).concat({ layer: 1, device: 'b' }) },
-    'Device "a" has layer 2 pinned to it, and an earlier one that other pins (layer 1) part from it; pin layers that follow each other, with the same devices.',
+    'Device "a" has layer 2 pinned to it, and an earlier one that other pins (layer 1) part from it; pin ' +
+      'layers that follow each other, with the same devices.',
   ],
   [
     { pins: [{ layer: 0, device: 'a' }], planner: 'gpipe' },
@@ -497,8 +498,9 @@ for (const [change, sentence] of wrong) {
     assert.throws(() => plan({ ...question, ...change }), { name: 'InputError', message: sentence }));
 }
 
-test('what fits nowhere: the smallest change over every order of the devices, and doing it helps', () => {
-  // A stage of three layers needs 3 MiB of weights twice and, first of two, three times its 3 MiB of activations.
+test('nothing fits: the smallest change over every order of the devices, and applying it helps', () => {
+  // A stage of three layers needs 3 MiB of weights twice and, as the first of two, three times its 3 MiB of
+  // activations.
   const mib = 2 ** 20;
   const heavy: Profile = {
     ...even,
@@ -526,7 +528,7 @@ test('what fits nowhere: the smallest change over every order of the devices, an
   assert.notEqual(refused(raised(1)), 'fits');
 });
 
-test('pins that no plan keeps to are said to be so', () => {
+test('pins that no plan can respect are reported', () => {
   const pins = [
     { layer: 0, device: 'a' },
     { layer: 3, device: 'a' },
@@ -547,7 +549,7 @@ test('exhaustive refuses what is too large for it', () => {
   };
   assert.throws(
     () => plan(input),
-    /^InputError: Planner "exhaustive" would have to try \d\.\de\+\d+ plans, and tries 2e\+6 at most; use planner best,/,
+    /^InputError: Planner "exhaustive" would have to try \d\.\de\+\d+ plans, and tries 2e\+6 at most; use planner/,
   );
 });
 
@@ -560,7 +562,7 @@ test('exhaustive knows how many plans there are', () => {
       devices: instance.cluster.devices.map((device) => ({ ...device, memoryMiB: 1e6 })),
     };
     const settings = {
-      schedule: '1f1b',
+      schedule: schedules['1f1b'],
       microBatchSize: 1 + random.integer(3),
       optimizerState: 0,
       replicateBatchDependent: false,

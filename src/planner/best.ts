@@ -1,14 +1,14 @@
-// The default planner. Never worse than the planners it starts from, under the simulator; exact where branch and bound
-// gets to its end, and then the plan says so by a lower bound equal to its round. Three parts:
-//   1. every other planner's answer, and Algorithm 2 over other orders of the devices and without the slowest of them;
-//   2. for small problems, every pipeline by branch and bound;
-//   3. else, the best answers improved by small changes, also with other micro-batch sizes and schedules.
-// What it does is bounded by counted work, so that the same question has the same answer everywhere; who cannot wait
-// for it says when the time is up (PlannerOptions), and then has the best plan so far, at least as good as that of the
-// first planner, asteroid.
+// The default planner. Never worse than the planners it starts from, under the simulator; exact if branch and bound
+// completes, in which case the plan's lower bound equals its round. Three parts: (1) every other planner's answer, and
+// Algorithm 2 over other orders of the devices and without the slowest of them; (2) for small problems, every pipeline
+// by branch and bound; (3) otherwise the best answers improved by local changes, also with other micro-batch sizes and
+// schedules. Its work is limited by counts, so the same input has the same answer everywhere; a caller with a deadline
+// says when the time is up (PlannerOptions) and gets the best plan so far, at least as good as that of the first
+// planner, asteroid.
 
 import { defined } from '../assert.ts';
 import { InputError } from '../errors.ts';
+import { type Schedule, type ScheduleName, schedules } from '../schedule/schedules.ts';
 import { coarseGrids, coarseSearch } from './asteroid.ts';
 import { type Budget, branchAndBound } from './branch-and-bound.ts';
 import { pipelineCount } from './exhaustive.ts';
@@ -28,43 +28,37 @@ import {
 import { everySpace } from './spaces.ts';
 import type { Steps } from './steps.ts';
 
-/**
- * Up to this many pipelines of all problems together, a question is small: branch and bound is then sure to get to its
- * end.
- */
+/** Up to this many pipelines over all problems a question is small: branch and bound is then sure to complete. */
 const smallCount = 3e8;
-/** Units of branch and bound, for small questions and for a try at others. */
+/** Work units of branch and bound, for small questions and for an attempt at others. */
 const exactUnits = { small: 1e8, large: 3e5 };
-/**
- * Units of improvement, a device for a micro-batch each, in all and of one start: with up to so many devices, above
- * which a change costs more and there are more.
- */
+/** Work units of local improvement, one for each device and micro-batch, in total and for one start. */
 const improvementUnits = { all: 12e6, one: 1e6 };
 const improvementDeviceCount = 64;
-/** Units of work on a lower bound where there is no proof. */
+/** Work units spent on a lower bound if optimality is not proven. */
 const boundUnits = 8e6;
-/** Most devices of a small question, for which other orders are searched, and for which a proof is tried. */
+/** Largest numbers of devices for a small question, for searching other orders, and for attempting a proof. */
 const deviceLimits = { small: 10, orders: 24, proof: 6 };
 /**
- * Improvement ends in the pipeline that is nearest to its start: many different starts count for more than long
- * searches. How many pipelines of the pool are adapted to each problem; how many of the results are improved, one of
- * each problem in the first turn; and how many turns there are at most.
+ * Local improvement ends in the optimum nearest to its start, so many different starts count for more than long
+ * searches. `pool`: pipelines adapted to each problem; `first`: results improved, one for each problem, in the first
+ * turn; `later`: turns at most.
  */
 const startLimits = { pool: 20, first: 24, later: 12 };
 const turnLimit = 4;
-/** How far a rough pipeline may be from the best so far to be improved. */
+/** Factor by which a rough pipeline may exceed the best so far and still be improved. */
 const roughSlack = 1.3;
-/** Up to this many kinds of devices are put in every order. */
+/** Up to this many kinds of devices, every order of the kinds is tried. */
 const orderedKindCount = 4;
 
 /**
- * Schedules whose pipelines are searched, where the caller leaves that open. A schedule that overlaps is never longer
- * than the same without: one bucket is what that does.
+ * Schedules that are searched if the caller does not name one. An overlapping schedule is never longer than its
+ * non-overlapping form, which is the case of one bucket.
  */
-const searched = ['1f1b-overlap', 'gpipe', 'zb-h1-overlap'];
+const searched: readonly Schedule[] = [schedules['1f1b-overlap'], schedules.gpipe, schedules['zb-h1-overlap']];
 
-/** Schedules that need no more memory, the plainest first. */
-const plainer: Readonly<Record<string, readonly string[]>> = {
+/** For each schedule, the simpler ones that need no more memory, the simplest first. */
+const plainer: Readonly<Record<string, readonly ScheduleName[]>> = {
   '1f1b-overlap': ['1f1b'],
   'zb-h1-overlap': ['1f1b', 'zb-h1', '1f1b-overlap'],
 };
@@ -77,7 +71,7 @@ interface State {
   readonly pool: Answer[];
 }
 
-/** Starts from what `others` answer; the first of them is always heard to its end. */
+/** Starts from the answers of `others`; the first of them always runs to its end. */
 export function* best(question: Question, options: PlannerOptions, others: readonly Planner[]): Steps<Answer> {
   const state: State = { question, options, best: undefined, pool: [] };
   const problems = problemsOf(recomputing(question), searched);
@@ -109,7 +103,7 @@ export function* best(question: Question, options: PlannerOptions, others: reado
   return boundMs === undefined ? found : { ...found, boundMs };
 }
 
-/** The steps, as long as there is time, or no plan yet. */
+/** Runs the steps until the time is up, but at least until there is a plan. */
 function* inTime<Result>(state: State, steps: Steps<Result>): Steps<Result | undefined> {
   while (state.best === undefined || state.options.isTimeUp?.() !== true) {
     const step = steps.next();
@@ -120,14 +114,14 @@ function* inTime<Result>(state: State, steps: Steps<Result>): Steps<Result | und
 }
 
 /**
- * The same stages with a plainer schedule, where that takes no longer: one device has nothing to reduce, a short
- * pipeline perhaps nothing to put off.
+ * The same stages with a simpler schedule if that takes no longer: one device has nothing to reduce, and a short
+ * pipeline may have nothing to delay.
  */
 function plainest(found: Answer, { schedule, planner }: Question): Answer {
   const { layouts, problem, roundMs } = found;
   if (schedule !== undefined || layouts === undefined) return found;
-  for (const name of plainer[problem.schedule] ?? []) {
-    const other = answerOf(withMicroBatchSize(problem, problem.microBatchSize, name), planner, layouts);
+  for (const name of plainer[problem.schedule.name] ?? []) {
+    const other = answerOf(withMicroBatchSize(problem, problem.microBatchSize, schedules[name]), planner, layouts);
     if (other.roundMs <= roundMs) return other;
   }
   return found;
@@ -145,14 +139,14 @@ function* askOthers(state: State, others: readonly Planner[]): Steps<void> {
     try {
       yield* inTime(state, planner(state.question, { report: (answer) => offer(state, answer) }));
     } catch (error) {
-      if (!(error instanceof InputError)) throw error; // one that has no plan
+      if (!(error instanceof InputError)) throw error; // this planner has no plan
     }
   }
 }
 
 /**
- * Algorithm 2 on a coarse grid of layers, for other orders and every micro-batch size: with the shortest round so far
- * as the bar most searches end at once.
+ * Algorithm 2 on a coarse grid of layers, for other orders and every micro-batch size; with the shortest round so far
+ * as the bar, most searches end at once.
  */
 function* tryOrders(state: State, problems: readonly { readonly problem: Problem }[]): Steps<void> {
   const { base, planner } = state.question;
@@ -179,8 +173,9 @@ function* tryOrders(state: State, problems: readonly { readonly problem: Problem
 }
 
 /**
- * By memory and by speed, either way; the cluster's; along the fastest links; without the slowest devices; and kind by
- * kind in every order. Of orders that differ only in like devices there is one.
+ * Orders of the devices to try: by memory and by speed, ascending and descending; the cluster's; along the fastest
+ * links; without the slowest devices; and kind by kind in every order. Orders that differ only in identical devices
+ * appear once.
  */
 function ordersOf({ available, classes, profile, table }: Problem): number[][] {
   const speed = available.map(({ classIndex }) => -(classes[classIndex]?.forward[0]?.[profile.layers.length] ?? 0));
@@ -222,8 +217,8 @@ function permutations<Each>(all: readonly Each[]): Each[][] {
 }
 
 /**
- * Improves the best pipelines of the pool, and what they become with other micro-batch sizes and schedules, while that
- * helps.
+ * Improves the best pipelines of the pool, and their adaptations to other micro-batch sizes and schedules, as long as
+ * that helps.
  */
 function* improveAll(state: State, problems: readonly Problem[]): Steps<void> {
   const { planner, base } = state.question;
@@ -263,7 +258,7 @@ function* improveAll(state: State, problems: readonly Problem[]): Steps<void> {
   }
 }
 
-/** Different stages only: orders and planners find the same ones again. */
+/** The best answers with distinct stages; orders and planners often find the same ones. */
 function bestOf(pool: readonly Answer[]): Answer[] {
   const sorted = pool.filter(({ layouts }) => layouts !== undefined).sort((a, b) => a.roundMs - b.roundMs);
   const stages = ({ layouts }: Answer): string =>
@@ -277,10 +272,10 @@ function firstOfEach<Each>(all: readonly Each[], keyOf: (each: Each) => string):
 }
 
 function keyOf({ microBatchSize, schedule }: Problem): string {
-  return `${schedule} ${microBatchSize} `;
+  return `${schedule.name} ${microBatchSize} `;
 }
 
-/** Branch and bound over all problems. True: there is no better plan. */
+/** Branch and bound over all problems. True if no better plan exists. */
 function* prove(
   state: State,
   problems: readonly { readonly problem: Problem; readonly boundMs: number }[],

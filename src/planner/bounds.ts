@@ -1,32 +1,29 @@
-// What no plan can beat in the simulated world. It proves that a micro-batch size, or a part of a search, need not be
-// tried, and how far a plan is from the best.
+// Lower bounds on the simulated round. They prove that a micro-batch size or a part of a search need not be tried, and
+// how far a plan is from the best.
 
 import { interpolation, rangeOf } from '../cluster/times.ts';
 import { type ClassTimes, type PassSums, type Problem, runsSteps } from './problem.ts';
 
-/**
- * Lower bounds of the time that samples of a micro-batch keep devices busy, forward and backward; memory and links are
- * ignored.
- */
+/** Lower bounds on the busy time of devices for a micro-batch, forward and backward; memory and links are ignored. */
 export interface Bounds {
-  /** The weight of a class of devices: its speed over the whole model. */
+  /** By class of devices: its weight, which is its speed over the whole model. */
   readonly speeds: readonly number[];
   /**
-   * Least busy time of the busiest of some devices, whose speeds add up to `speed`, when they alone run layers [first,
-   * end) of one micro-batch, however they share it.
+   * A lower bound on the busy time of the busiest of some devices, whose speeds add up to `speed`, when they alone run
+   * layers [first, end) of one micro-batch, however they share it.
    */
   busiestMs(first: number, end: number, speed: number): number;
 }
 
 /**
- * The busiest device is busy for at least the weighted mean of all busy times, whatever the weights; with w for
- * weights, each sample of each layer adds at least min over devices of w · its least time. With speeds as weights that
- * is exact for devices that differ by a factor.
+ * The busiest device is busy for at least the weighted mean of all busy times, for any weights w: each sample of each
+ * layer adds at least min over devices of w · its least time. With speeds as weights this is exact for devices whose
+ * times differ by a constant factor.
  */
 export function createBounds(problem: Problem): Bounds {
   const costs = problem.classes.map((times) => leastPerSampleMs(problem, times));
   const speeds = costs.map((row) => 1 / row.reduce((sum, ms) => sum + ms, 0));
-  // A class that takes no time at all can take everything.
+  // A class that takes no time can take all layers.
   if (!speeds.every(Number.isFinite)) return { speeds: speeds.map(() => 1), busiestMs: () => 0 };
   const least = new Float64Array(problem.profile.layers.length + 1);
   for (let layer = 0; layer + 1 < least.length; layer++) {
@@ -40,7 +37,7 @@ export function createBounds(problem: Problem): Bounds {
 }
 
 /**
- * By layer: the least time that a sample costs at any share, forward and backward. Piecewise linear times have it at a
+ * By layer: the least time that a sample costs at any share, forward and backward. Piecewise linear times reach it at a
  * measured size or at the whole micro-batch.
  */
 function leastPerSampleMs(problem: Problem, times: ClassTimes): Float64Array {
@@ -69,19 +66,18 @@ function leastOf({ profile: { batchSizes }, microBatchSize }: Problem, { layers 
   return least;
 }
 
-/** Rounds that no plan with the problem's micro-batch size is below. */
+/** Lower bounds on the round of plans with the problem's micro-batch size. */
 export interface RoundBounds {
-  /** Whatever its planner, schedule and devices. */
+  /** For any planner, schedule and devices. */
   readonly anyMs: number;
-  /** A pipeline of single devices whose backward passes are whole. */
+  /** For a pipeline of single devices whose backward passes are not split. */
   readonly straightMs: number;
 }
 
 /**
- * In a straight pipeline, stage p has nothing to do before the first forward and after the last backward of those in
- * front of it: with u for the times that a micro-batch keeps stages busy, T ≥ Σ_{q<p} u_q + M·u_p. With T given, that
- * lets stage p do s_p·T/M·((M − 1)/M)^p of the work at most, s_p its speed; the fastest devices in front do the most
- * together.
+ * In a straight pipeline, stage p is idle before the first forward and after the last backward of the stages in front
+ * of it: with u_q for the time that a micro-batch keeps stage q busy, T ≥ Σ_{q<p} u_q + M·u_p. Given T, stage p can do
+ * at most s_p·T/M·((M − 1)/M)^p of the work, s_p its speed; with the fastest devices in front that sum is largest.
  */
 export function roundBounds(problem: Problem): RoundBounds {
   const { microBatchCount, available, profile } = problem;
@@ -98,8 +94,7 @@ export function roundBounds(problem: Problem): RoundBounds {
 }
 
 /**
- * A lower bound of the round of any plan with the problem's micro-batch size, whatever its planner, schedule and
- * devices.
+ * A lower bound on the round of any plan with the problem's micro-batch size, for any planner, schedule and devices.
  */
 export function lowerBoundMs(problem: Problem): number {
   return roundBounds(problem).anyMs;

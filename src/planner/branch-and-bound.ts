@@ -1,39 +1,39 @@
 // Exact search for small problems: every pipeline of one micro-batch size and schedule, stage by stage from the first,
-// device by device and share by share, left out only where a lower bound proves that it cannot beat the best one known.
-// Any order of devices, any subset, any whole shares. The bounds follow the rules of the simulated world without
-// queueing: a device begins when the first micro-batch has reached it, is busy for M·(F + B), and after its last
-// backward the gradients still go back to stage 0, and the groups still reduce. Where the backward is cut in two, the
-// gradients go back after the last input gradient, up to `delay` + 1 weight gradients before the device is done; where
-// AllReduce overlaps, only its last bucket follows for sure.
+// device by device and share by share, pruned only by proven lower bounds. Any order of devices, any subset, any whole
+// shares. The bounds follow the rules of the simulated world without queueing: a device begins when the first
+// micro-batch has reached it, is busy for M·(F + B), and after its last backward the gradients still travel back to
+// stage 0 and the groups still reduce. If the backward is split, the gradients travel after the last input gradient, up
+// to `delay` + 1 weight gradients before the device is done; if AllReduce is overlapped, only its last bucket is
+// certain to follow.
 
 import type { StageDemand } from '../cluster/memory.ts';
-import { forwardsAhead, inFlight, overlapsAllReduce, splitsBackward } from '../schedule/generate.ts';
+import { onGrid } from '../cluster/times.ts';
 import { type Bounds, createBounds } from './bounds.ts';
 import { Evaluator, simulatedMs } from './evaluate.ts';
 import { bucketsOfStage } from './layout.ts';
 import { largestShare } from './memory.ts';
 import { gradientsCross, mayReplicate, type Problem, pinsAllow, type StageLayout, stageDemand } from './problem.ts';
 import { recomputeMs } from './recomputation.ts';
-import { groupReduceMs, onGrid, type ShareTimes, shareTimes } from './share-times.ts';
+import { groupReduceMs, type ShareTimes, shareTimes } from './share-times.ts';
 import { inFlightFromEnd } from './stages.ts';
 import type { Steps } from './steps.ts';
 
-/** How much work may still be done; shared by several searches. A unit is one device with one share looked at. */
+/** Remaining work, shared by several searches. A unit is one device evaluated with one share. */
 export interface Budget {
   left: number;
 }
 
-/** The best that was found below the given bar, if anything; `isComplete`: there is nothing better. */
+/** The best pipeline below the given bar, if any. `isComplete`: no better one exists. */
 export interface Exact {
   readonly layouts: readonly StageLayout[] | undefined;
   readonly roundMs: number;
   readonly isComplete: boolean;
 }
 
-/** Work between two steps: some milliseconds. */
+/** Work between two steps: a few milliseconds. */
 const unitsPerStep = 2048;
 
-/** Looks for pipelines with a round below `barMs`. */
+/** Searches for pipelines with a round below `barMs`. */
 export function* branchAndBound(problem: Problem, barMs: number, budget: Budget): Steps<Exact> {
   const tree = new Tree(problem, barMs, budget);
   const stageLimit = Math.min(problem.profile.layers.length, problem.available.length);
@@ -44,7 +44,7 @@ export function* branchAndBound(problem: Problem, barMs: number, budget: Budget)
   return { layouts: tree.best, roundMs: tree.barMs, isComplete: budget.left > 0 };
 }
 
-/** A device with its share: what is known of it however the pipeline goes on. */
+/** A device with its share: the values that do not depend on the rest of the pipeline. */
 interface Member {
   readonly place: number;
   /** Samples [from, end) of each micro-batch. */
@@ -52,15 +52,15 @@ interface Member {
   readonly end: number;
   readonly forwardMs: number;
   readonly backwardMs: number;
-  /** The part of it after which a micro-batch's gradients can go back. */
+  /** The part of it after which a micro-batch's gradients can be sent back. */
   readonly inputMs: number;
-  /** When its first forward can begin at the earliest. */
+  /** The earliest start of its first forward. */
   readonly startMs: number;
-  /** What follows its last input gradient at least. Grows when its group is complete. */
+  /** A lower bound on what follows its last input gradient; grows when its group is complete. */
   tailMs: number;
 }
 
-/** One stage that is being filled. */
+/** A stage that is being assigned devices. */
 interface Level {
   readonly stage: number;
   readonly first: number;
@@ -79,9 +79,7 @@ class Tree {
   readonly #bounds: Bounds;
   readonly #evaluator: Evaluator;
   readonly #holder: number;
-  /**
-   * By place: the devices that could take its part without any difference; only the first unused one of them is tried.
-   */
+  /** By place: interchangeable devices with smaller places; only the first unused one of them is tried. */
   readonly #twins: readonly (readonly number[])[];
   readonly #used: Uint8Array;
   readonly #stages: StageLayout[] = [];
@@ -127,7 +125,7 @@ class Tree {
     const isLast = unused.length === reserved + 1 || !mayReplicate(this.#problem, first, end);
     for (const device of unused) {
       const { place } = device;
-      // With one stage the order of its devices makes no difference.
+      // In a single stage the order of devices makes no difference.
       if (this.#stageCount === 1 && place < (members.at(-1)?.place ?? -1)) continue;
       if ((this.#twins[place] ?? []).some((twin) => this.#used[twin] === 0)) continue;
       const limit = Math.min(left, largestShare(demand, device.memoryBytes, microBatchSize));
@@ -147,7 +145,7 @@ class Tree {
     }
   }
 
-  /** A device with its samples; undefined when that alone passes the bar. */
+  /** A device with its samples; undefined if it exceeds the bar on its own. */
   #member(
     { stage, first, end, before }: Level,
     demand: StageDemand,
@@ -160,7 +158,7 @@ class Tree {
     const backwardMs = this.#times.backwardMs(place, first, end, stop - from) + again;
     const busyMs = M * (forwardMs + backwardMs);
     if (busyMs >= this.barMs) return undefined;
-    const isSplit = splitsBackward(this.#problem.schedule) && gradientsCross(this.#problem, first);
+    const isSplit = this.#problem.schedule.splitsBackward && gradientsCross(this.#problem, first);
     const inputMs = isSplit ? this.#times.backwardInputMs(place, first, end, stop - from) + again : backwardMs;
     let startMs = this.#feedMs(stage, place, stop - from);
     let tailMs = 0;
@@ -191,16 +189,16 @@ class Tree {
     return { place, from, end: stop, forwardMs, backwardMs, inputMs, startMs, tailMs };
   }
 
-  /** By how many micro-batches a stage's weight gradients wait at most. */
+  /** The largest number of micro-batches by which a stage's weight gradients can be delayed. */
   #mostDelay(stage: number): number {
     const { schedule, microBatchCount } = this.#problem;
     return (
-      inFlight(schedule, stage, this.#stageCount, microBatchCount) -
-      forwardsAhead(schedule, stage, this.#stageCount, microBatchCount)
+      schedule.inFlight(stage, this.#stageCount, microBatchCount) -
+      schedule.forwardsAhead(stage, this.#stageCount, microBatchCount)
     );
   }
 
-  /** When the first micro-batch's inputs (or, for a last stage, labels) can be there. */
+  /** The earliest arrival of the first micro-batch's inputs (or labels, for a last stage). */
   #feedMs(stage: number, place: number, samples: number): number {
     const { table, profile } = this.#problem;
     const isLast = stage === this.#stageCount - 1;
@@ -209,7 +207,7 @@ class Tree {
     return table.occupancyMs(this.#holder, place, samples * bytes) + table.latencyMs(this.#holder, place);
   }
 
-  /** The stage's group is complete: its AllReduce is known, and what the rest needs at least. */
+  /** Completes the stage's group: its AllReduce is now known, and a bound on the rest. */
   *#close(level: Level): Steps<void> {
     const { stage, first, end, members } = level;
     const problem = this.#problem;
@@ -233,16 +231,16 @@ class Tree {
     this.#stages.pop();
   }
 
-  /** A group's AllReduce after its last backward: all of it, or its last bucket. */
+  /** A group's AllReduce after its last backward: all of it, or its last bucket if it is overlapped. */
   #lastReduceMs(layout: StageLayout): number {
-    const isCut = layout.devices.length > 1 && overlapsAllReduce(this.#problem.schedule);
+    const isCut = layout.devices.length > 1 && this.#problem.schedule.overlapsAllReduce;
     const last = isCut ? bucketsOfStage(this.#problem, this.#times, layout).at(-1) : undefined;
     return groupReduceMs(this.#problem, layout.devices, ...(last ?? layout.layers));
   }
 
   /**
    * A bound from what is not assigned yet: the unused devices run the other layers, after this stage's first forward
-   * and, unless weight gradients may wait, before its last backward.
+   * and, unless weight gradients can be delayed, before its last backward.
    */
   #restMs(group: readonly Member[], end: number): number {
     let speed = 0;
@@ -251,7 +249,7 @@ class Tree {
     const busyMs =
       this.#problem.microBatchCount * this.#bounds.busiestMs(end, this.#problem.profile.layers.length, speed);
     const startMs = Math.min(...group.map((member) => member.startMs + member.forwardMs));
-    if (splitsBackward(this.#problem.schedule)) return startMs + busyMs;
+    if (this.#problem.schedule.splitsBackward) return startMs + busyMs;
     const tailMs = gradientsCross(this.#problem, end)
       ? Math.min(...group.map((member) => member.backwardMs + member.tailMs))
       : 0;
@@ -269,8 +267,8 @@ class Tree {
 }
 
 /**
- * Devices with a smaller place, the same times and memory, and the same links to everybody else; the data's holder has
- * no twin.
+ * Devices with a smaller place, the same times and memory, and the same links to all others; the data's holder has
+ * none.
  */
 function earlierTwins({ devices, available, table }: Problem, place: number, holder: number): number[] {
   const same = (a: number, b: number): boolean =>

@@ -8,7 +8,7 @@ import { randomInstance } from '../testing/random-plans.ts';
 import { type CompressMode, planCompressed } from './compress.ts';
 import { plan } from './plan.ts';
 
-/** Four equal layers with much on every cut; a little to compute. */
+/** Four equal layers with many bytes at every cut and little to compute. */
 const profile: Profile = {
   model: 'four',
   inputBytes: 4,
@@ -43,7 +43,7 @@ function planned(cluster: Cluster, compress: CompressMode, planner: string): Pla
   });
 }
 
-test('halves where something travels, 8 bits where gradients are summed, nothing in a plan of one device', () => {
+test('halves on cuts, 8 bits for gradient sums, nothing in a plan of one device', () => {
   assert.deepEqual(planned(clusterOf(100), 'float16', 'straight').compression, {
     activation: 'float16',
     gradient: 'float16',
@@ -53,9 +53,8 @@ test('halves where something travels, 8 bits where gradients are summed, nothing
   assert.equal(planned(clusterOf(100), 'none', 'dp').compression, undefined);
 });
 
-test('auto compresses what makes rounds shorter, and nothing on a fast link', () => {
-  // 40 kB take 16 ms at 20 Mbps, and two layers forward 10 ms: the link is what the pipeline waits for, in both
-  // directions.
+test('auto compresses only if it shortens rounds; nothing on a fast link', () => {
+  // 40 kB take 16 ms at 20 Mbps, and two layers take 10 ms forward: the link limits the pipeline in both directions.
   const slow = planned(clusterOf(20), 'auto', 'straight');
   assert.deepEqual(slow.compression, { activation: 'float16', gradient: 'float16' });
   assert.ok(slow.predicted.roundMs < 0.98 ** 2 * planned(clusterOf(20), 'none', 'straight').predicted.roundMs);
@@ -64,8 +63,8 @@ test('auto compresses what makes rounds shorter, and nothing on a fast link', ()
   assert.equal(planned(clusterOf(10_000), 'auto', 'dp').compression, undefined);
 });
 
-test('a plan from the middle of the net pays where only a compressed cut does', () => {
-  // Alone 320 ms. Cut in two at 25 Mbps: 12.8 ms a piece beside 10 of computing; half of it hides.
+test('a cut in the middle of the net pays only if it is compressed', () => {
+  // 320 ms alone. Cut in two at 25 Mbps: 12.8 ms for a transfer during 10 ms of computing; half of it is hidden.
   const cluster = clusterOf(25);
   const [plain, auto] = [planned(cluster, 'none', 'best'), planned(cluster, 'auto', 'best')];
   assert.ok(
@@ -75,7 +74,7 @@ test('a plan from the middle of the net pays where only a compressed cut does', 
   assert.ok(auto.compression !== undefined);
 });
 
-test('auto is never slower than none, and what it predicts is what the simulator says, on 40 random problems', () => {
+test('auto is never slower than none, and predicts what the simulator says, on 40 random problems', () => {
   for (let seed = 0; seed < 40; seed++) {
     const input = {
       ...randomInstance(seed, { deviceCount: 2 + (seed % 3), layerCount: 5 }),

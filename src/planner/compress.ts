@@ -1,9 +1,15 @@
-// Plans over links whose tensors may travel in fewer bits. A planner looks for stages as they are best with plain links
-// and with links that carry half as much at the cuts; the simulator decides between them in every encoding that is
-// allowed, and what gains nothing is left out again.
+// Plans for links whose tensors may be compressed. A planner searches with the links as they are and with links that
+// carry half as many bytes at the cuts; the simulator chooses among the results in every allowed encoding, and
+// compression that gains nothing is left out.
 
 import type { Plan, PlanLayout, Profile } from '../cluster/cluster.ts';
-import type { Compression } from '../cluster/compression.ts';
+import {
+  type Compression,
+  cutEncodingNames,
+  type Encoding,
+  encodingNames,
+  isCutEncoding,
+} from '../cluster/compression.ts';
 import { parseCluster, parseProfile } from '../cluster/validate.ts';
 import { InputError } from '../errors.ts';
 import { program } from '../schedule/generate.ts';
@@ -11,26 +17,27 @@ import { createSimulator } from '../simulator/simulate.ts';
 import { type PlanInput, planSteps } from './plan.ts';
 import type { Steps } from './steps.ts';
 
-/** What the user allows: nothing; halves, or halves and 8-bit sums, wherever something travels; whatever gains. */
-export type CompressMode = 'none' | 'float16' | 'int8' | 'auto';
+/** What the user allows: nothing; one encoding everywhere; or any combination that gains. */
+export type CompressMode = 'none' | Encoding | 'auto';
 
-export const compressModes: readonly CompressMode[] = ['none', 'float16', 'int8', 'auto'];
+export const compressModes: readonly CompressMode[] = ['none', ...encodingNames, 'auto'];
 
-/** With `auto`, a round has to be shorter by this part for each thing that is compressed. */
+/** With `auto`, the fraction by which each compression must shorten the round. */
 const leastGain = 0.02;
 
-const encodings: Readonly<Record<Exclude<CompressMode, 'none' | 'auto'>, Compression>> = {
-  float16: { activation: 'float16', gradient: 'float16', allReduce: 'float16' },
-  int8: { activation: 'float16', gradient: 'float16', allReduce: 'int8' },
-};
+/** This encoding for gradient sums and at cuts; float16 at cuts if the encoding is for sums only. */
+function everywhere(encoding: Encoding): Compression {
+  const atCuts = isCutEncoding(encoding) ? encoding : 'float16';
+  return { activation: atCuts, gradient: atCuts, allReduce: encoding };
+}
 
-/** A planning problem with what may be compressed. */
+/** A planning problem and the compression allowed. */
 export interface CompressInput extends PlanInput {
   /** Default 'none'. */
   readonly compress?: CompressMode;
 }
 
-/** planCompressedSteps to its end. */
+/** Runs planCompressedSteps to its end on the calling thread. */
 export function planCompressed(input: CompressInput): Plan {
   const steps = planCompressedSteps(input);
   for (;;) {
@@ -39,7 +46,7 @@ export function planCompressed(input: CompressInput): Plan {
   }
 }
 
-/** The planner's plan with what `compress` allows, in steps. Throws InputError as planSteps does. */
+/** The planner's plan with the compression that `compress` allows, in steps. Throws InputError as planSteps does. */
 export function* planCompressedSteps({ compress = 'none', ...input }: CompressInput): Steps<Plan> {
   if (compress === 'none') return yield* planSteps(input);
   const profile = parseProfile(input.profile);
@@ -61,7 +68,7 @@ export function* planCompressedSteps({ compress = 'none', ...input }: CompressIn
   for (const found of yield* candidates(quiet, profile)) {
     if (found.virtualWorkers !== undefined)
       throw new InputError(`Plans of planner "${found.planner}" are not compressed; use --compress none.`);
-    if (compress !== 'auto') consider(simulated(found, used(found, encodings[compress])));
+    if (compress !== 'auto') consider(simulated(found, used(found, everywhere(compress))));
     else
       for (const compression of subsets(found))
         consider(simulated(found, compression), (1 - leastGain) ** Object.keys(compression ?? {}).length);
@@ -70,8 +77,8 @@ export function* planCompressedSteps({ compress = 'none', ...input }: CompressIn
 }
 
 /**
- * The planner's plans: for links as they are, and as if half as much crossed the cuts; of `best` also plain data
- * parallelism, whose sums shrink.
+ * The planner's plans for links as they are and for half the bytes at the cuts; for `best` also plain data parallelism,
+ * whose sums shrink.
  */
 function* candidates(input: PlanInput, profile: Profile): Steps<readonly Plan[]> {
   const found = [yield* planSteps(input)];
@@ -86,13 +93,13 @@ function* candidates(input: PlanInput, profile: Profile): Steps<readonly Plan[]>
     try {
       found.push({ ...(yield* planSteps(other)), planner: found[0]?.planner ?? '' });
     } catch (error) {
-      if (!(error instanceof InputError)) throw error; // nothing more to compare with
+      if (!(error instanceof InputError)) throw error; // no further candidate
     }
   }
   return found;
 }
 
-/** The part of a compression that a plan has a use for; undefined where there is none. */
+/** The part of a compression that applies to a plan; undefined if none does. */
 function used(
   { stages, forwardOnlyLayers = 0 }: Plan,
   { activation, gradient, allReduce }: Compression,
@@ -108,12 +115,12 @@ function used(
   return Object.keys(compression).length === 0 ? undefined : compression;
 }
 
-/** Everything that a plan may compress or not, the least first. */
+/** All combinations of compressions for a plan, the smallest first. */
 function subsets(plan: Plan): readonly (Compression | undefined)[] {
   const found = new Map<string, Compression | undefined>();
-  for (const activation of [undefined, 'float16'] as const) {
-    for (const gradient of [undefined, 'float16'] as const) {
-      for (const allReduce of [undefined, 'float16', 'int8'] as const) {
+  for (const activation of [undefined, ...cutEncodingNames]) {
+    for (const gradient of [undefined, ...cutEncodingNames]) {
+      for (const allReduce of [undefined, ...encodingNames]) {
         const compression = used(plan, {
           ...(activation && { activation }),
           ...(gradient && { gradient }),

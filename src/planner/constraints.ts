@@ -1,4 +1,4 @@
-// What a person settles before the planner does: devices that get no layers, and layers that belong to devices.
+// A user's constraints on a plan: excluded devices, and layers pinned to devices.
 
 import type { Cluster, Profile } from '../cluster/cluster.ts';
 import { InputError } from '../errors.ts';
@@ -15,8 +15,8 @@ export interface Constraints {
 }
 
 /**
- * The constraints as places and layer indices. InputError for names that do not exist, and for constraints that
- * contradict each other.
+ * The constraints as places and layer indices. Throws InputError for unknown names and for constraints that contradict
+ * each other.
  */
 export function settleConstraints(
   { pins = [], exclude = [] }: Constraints,
@@ -28,14 +28,15 @@ export function settleConstraints(
     if (place === -1) {
       const names = cluster.devices.map((device) => device.name);
       throw new InputError(
-        `The cluster has no device "${name}"; use one of ${names.slice(0, 6).join(', ')}${names.length > 6 ? ', …' : ''}.`,
+        `The cluster has no device "${name}"; use one of ` +
+          `${names.slice(0, 6).join(', ')}${names.length > 6 ? ', …' : ''}.`,
       );
     }
     return place;
   };
   const excluded = exclude.map(placeOf);
   if (new Set(excluded).size === cluster.devices.length)
-    throw new InputError('Every device is excluded; leave one at least for the plan.');
+    throw new InputError('Every device is excluded; leave at least one for the plan.');
   const settled = new Map<number, number[]>();
   for (const { layer, device } of pins) {
     const place = placeOf(device);
@@ -61,8 +62,8 @@ function layerOf(layer: number | string, profile: Profile): number {
 }
 
 /**
- * A stage's layers follow each other and each device stands in one stage: between two layers of a device there can be
- * none of others.
+ * A stage's layers are contiguous and each device is in one stage, so no layer pinned to other devices may stand
+ * between two layers pinned to one device.
  */
 function checkOrder(pins: ReadonlyMap<number, readonly number[]>, cluster: Cluster): void {
   const sorted = [...pins].sort(([a], [b]) => a - b);
@@ -75,7 +76,8 @@ function checkOrder(pins: ReadonlyMap<number, readonly number[]>, cluster: Clust
       if (earlier !== undefined && (earlier !== position - 1 || !isSame)) {
         const name = cluster.devices[place]?.name;
         throw new InputError(
-          `Device "${name}" has layer ${layer} pinned to it, and an earlier one that other pins (layer ${before}) part from it; pin layers that follow each other, with the same devices.`,
+          `Device "${name}" has layer ${layer} pinned to it, and an earlier one that other pins (layer ` +
+            `${before}) part from it; pin layers that follow each other, with the same devices.`,
         );
       }
       last.set(place, position);

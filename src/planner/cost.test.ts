@@ -42,7 +42,7 @@ test('eq. 5: twice (|G| − 1)/|G| of the weights at the slowest bandwidth', () 
   assert.ok(Math.abs(allReduceMs(table, [1, 3], 6000) - 0.6) < 1e-12);
 });
 
-test('a border takes as long as the longest of its pieces, which travel side by side', () => {
+test('a border takes as long as its longest piece; pieces travel in parallel', () => {
   const table = links(cluster);
   // a has [0, 1), b [1, 4); c has [0, 2), d [2, 4): a→c 1 sample, b→c 1 sample, b→d 2 samples on the fast link.
   const from = { devices: [0, 1], samples: [1, 3] };
@@ -64,7 +64,7 @@ const profile: Profile = {
   devices: { board: { forwardMs: [[1, 2]], backwardMs: [[2, 5]] } },
 };
 
-test('the steps of a plan, with a feed in front where one device holds the data', () => {
+test('the steps of a plan, with a feed in front if one device holds the data', () => {
   const plan: PlanLayout = {
     planner: 'test',
     schedule: '1f1b',

@@ -1,14 +1,16 @@
-// Asteroid's cost model (§3.3, eq. 4–8), as the formulas stand, for a plan that exists. The search (asteroid.ts)
-// evaluates the same latency step by step in constant time; a test holds the two together. Legend: M micro-batches, P
-// stages, S = 2P − 1 steps, of which the even ones execute and the odd ones communicate; E_f, E_b times of a step for
-// one micro-batch; T_w, T_e, T_a the three phases of a step.
+// Asteroid's cost model (§3.3, eq. 4–8) for a given plan, as the paper states it. The search (asteroid.ts) evaluates
+// the same latency incrementally in constant time; a test compares the two. Notation: M micro-batches, P stages, S = 2P
+// − 1 steps, of which the even ones execute and the odd ones communicate; E_f, E_b times of a step for one micro-batch;
+// T_w, T_e, T_a the three phases of a step.
 
 import type { Cluster, LinkSpeed, PlanLayout, Profile, StagePlan } from '../cluster/cluster.ts';
 import { withoutBackward } from '../cluster/forward-only.ts';
 import { type LinkTable, links, slowestInGroup } from '../cluster/links.ts';
 import { layerSums } from '../cluster/memory.ts';
-import { deviceTimes, handlingMs, layerTimes } from '../cluster/times.ts';
-import { effectiveInFlight, overlapsAllReduce, splitsBackward } from '../schedule/generate.ts';
+import { overheadOf, processorMs } from '../cluster/overhead.ts';
+import { deviceTimes, layerTimes } from '../cluster/times.ts';
+import { effectiveInFlight } from '../schedule/pace.ts';
+import { scheduleOf } from '../schedule/schedules.ts';
 
 /** One step of the pipeline, execution or communication. */
 export interface Step {
@@ -21,8 +23,8 @@ export interface Step {
 }
 
 /**
- * The step with the most total time after alignment, M(E_f + E_b)(s) + Σ_{i<s}(E_f + E_b)(i): the one with the fewest
- * bubbles (eq. 11's rule).
+ * The index of the dominant step: the one with the most total time after alignment, M(E_f + E_b)(s) + Σ_{i<s}(E_f +
+ * E_b)(i), and so with the fewest bubbles (eq. 11's rule).
  */
 export function dominantStep(steps: readonly Step[], microBatchCount: number): number {
   let found = 0;
@@ -53,14 +55,12 @@ export function roundLatencyMs(steps: readonly Step[], microBatchCount: number):
   return latest;
 }
 
-/**
- * T_a of eq. 5: 2(|G| − 1)·Σw / (|G| · min bandwidth). `group` holds places in the cluster; one device reduces nothing.
- */
+/** T_a of eq. 5: 2(|G| − 1)·Σw / (|G| · min bandwidth). `group` holds places in the cluster; 0 for a single device. */
 export function allReduceMs(table: LinkTable, group: readonly number[], weightBytes: number): number {
   return group.length < 2 ? 0 : ringMs(group.length, slowestInGroup(table, group).bandwidthMbps, weightBytes);
 }
 
-/** The same for a group whose slowest bandwidth is known. */
+/** T_a of eq. 5 for a group whose slowest bandwidth is known. */
 export function ringMs(deviceCount: number, slowestMbps: number, weightBytes: number): number {
   return deviceCount < 2 ? 0 : (2 * (deviceCount - 1) * weightBytes * 8) / (deviceCount * slowestMbps * 1000);
 }
@@ -74,7 +74,7 @@ export interface Shares {
 
 /**
  * E_f = E_b of a communication step: the longest of the matched pieces, bytes over bandwidth plus latency; links work
- * side by side.
+ * in parallel.
  */
 export function transferMs(table: LinkTable, from: Shares, to: Shares, bytesPerSample: number): number {
   let longest = 0;
@@ -96,8 +96,8 @@ export function transferMs(table: LinkTable, from: Shares, to: Shares, bytesPerS
 }
 
 /**
- * E_f of the step before the first: the samples on their way from `holder` (places) to the first stage; with one stage,
- * the labels too.
+ * E_f of the step before the first: sends the samples from `holder` (a place) to the first stage; with one stage, the
+ * labels too.
  */
 export function feedMs(table: LinkTable, holder: number, first: Shares, bytesPerSample: number): number {
   let longest = 0;
@@ -109,14 +109,14 @@ export function feedMs(table: LinkTable, holder: number, first: Shares, bytesPer
   return longest;
 }
 
-/** Bytes a sample that feedMs is about. */
+/** Bytes a sample that feedMs counts. */
 export function fedBytes(profile: Profile, stageCount: number): number {
   return profile.inputBytes + (stageCount === 1 ? profile.labelBytes : 0);
 }
 
 /**
- * The steps of a plan: execution and communication in turn. Where a device holds the data, one more step in front feeds
- * the first stage (E_b = 0): the paper has every device hold its data.
+ * The steps of a plan: execution and communication alternately. If one device holds the data, an additional step in
+ * front feeds the first stage (E_b = 0); in the paper every device holds its data.
  */
 export function pipelineSteps(plan: PlanLayout, profile: Profile, cluster: Cluster): Step[] {
   const table = links(cluster);
@@ -157,18 +157,19 @@ interface StageContext {
   readonly cluster: Cluster;
   readonly table: LinkTable;
   readonly weightBytes: number;
-  /** Whether both passes of a micro-batch are one. */
+  /** Whether forward and backward of a micro-batch run as one step. */
   readonly isStep: boolean;
 }
 
 /** Whether the last stage runs each backward right after its forward. */
 function isStepped(plan: PlanLayout): boolean {
-  const { schedule, stages } = plan;
-  if (overlapsAllReduce(schedule) || (splitsBackward(schedule) && stages.length > 1)) return false;
+  const { stages } = plan;
+  const { overlapsAllReduce, splitsBackward } = scheduleOf(plan.schedule);
+  if (overlapsAllReduce || (splitsBackward && stages.length > 1)) return false;
   return effectiveInFlight(plan, stages.length - 1) === 1;
 }
 
-/** Bytes of a sample that a stage is given and hands on: as many forward as backward. */
+/** Bytes of a sample that a stage receives and sends: the same forward and backward. */
 export function passedBytes({ layers }: Profile, [first, end]: readonly [number, number]): number {
   const inBytes = first === 0 ? 0 : (layers[first - 1]?.outputBytes ?? 0);
   const outBytes = end === layers.length ? 0 : (layers[end - 1]?.outputBytes ?? 0);
@@ -176,8 +177,8 @@ export function passedBytes({ layers }: Profile, [first, end]: readonly [number,
 }
 
 /**
- * Frames of a micro-batch that a stage of one device between two such gets and sends, forward and backward: inputs and
- * labels are frames, too.
+ * Frames of a micro-batch that a stage of one device between two others receives and sends, forward and backward.
+ * Inputs and labels are frames, too.
  */
 export function passedFrames(
   { layers }: Profile,
@@ -189,8 +190,8 @@ export function passedFrames(
 }
 
 /**
- * Eq. 8: the slowest device's forward, the slowest device's backward; with what bytes cost processors, which the paper
- * leaves out.
+ * Eq. 8: the slowest device's forward and the slowest device's backward, plus the processor's cost of bytes, which the
+ * paper leaves out.
  */
 function executionStep(
   stage: StagePlan,
@@ -206,15 +207,16 @@ function executionStep(
     const measured = deviceTimes(profile, device);
     const times = layerTimes(measured, profile.batchSizes, isStep);
     const share = stage.samples[index] ?? 0;
-    const passMs = handlingMs(measured, share * passedBytes(profile, stage.layers)) + (measured.passMs ?? 0);
-    const { frameMs = 0 } = measured;
-    forwardMs = Math.max(forwardMs, times.forwardMs(...stage.layers, share) + passMs + frames.forward * frameMs);
-    backwardMs = Math.max(backwardMs, times.backwardMs(...stage.layers, share) + passMs + frames.backward * frameMs);
+    const bytes = share * passedBytes(profile, stage.layers);
+    const besidesMs = (frameCount: number): number =>
+      processorMs(overheadOf(measured), { bytes, frames: frameCount, passes: 1 });
+    forwardMs = Math.max(forwardMs, times.forwardMs(...stage.layers, share) + besidesMs(frames.forward));
+    backwardMs = Math.max(backwardMs, times.backwardMs(...stage.layers, share) + besidesMs(frames.backward));
   }
   return { forwardMs, backwardMs, allReduceMs: allReduceMs(table, shares.devices, weightBytes) };
 }
 
-/** No link of the cluster is better in either respect. */
+/** A link that no link of the cluster exceeds in bandwidth or undercuts in latency. */
 export function fastestLink({ links }: Cluster): LinkSpeed {
   let { bandwidthMbps, latencyMs = 0 } = links.default;
   for (const pair of links.pairs ?? []) {

@@ -1,22 +1,20 @@
 // Asteroid's Algorithm 2: dynamic programming over (l, n, p), the last l layers in p stages on the last n devices of an
-// order; and the same search over narrower spaces, which are our simplest baselines. O(N²L²P) candidates; Algorithm 1
-// runs at most once for each pair of a layer range and a group unless memory binds. Legend as in cost.ts; l′, n′ are
-// what the sub-pipeline behind the new stage has.
+// order; also over narrower spaces, which are the simplest baselines. O(N²L²P) candidates; Algorithm 1 runs at most
+// once for each pair of a layer range and a group unless memory binds. Notation as in cost.ts; l′, n′ belong to the
+// sub-pipeline behind the new stage.
 //
 // Eq. 4–6 reduce to two numbers for a pipeline. Let aligned(s) = M·E_s + Σ_{i<s}E_i with E = E_f + E_b; dm maximises
-// it, by eq. 11. Then both branches of eq. 6 say T_e(s) = aligned(dm) − Σ_{i<s}E_i, so that
-//     T_w(s) + T_e(s) + T_a(s) = aligned(dm) + T_a(s) − Σ_{i<s}E_b(i)   and   latency = aligned(dm) + tail,  tail =
-//     max_s(T_a(s) − Σ_{i<s}E_b(i)).
-// A new execution step ne and communication step nc in front change them in constant time:
-//     aligned′ = max(aligned + E_ne + E_nc, M·E_ne, M·E_nc + E_ne)  (eq. 11 with the sum up to the new index of dm*,
-//     less one)
-//     tail′    = max(T_a(ne), tail − E_b(ne) − E_b(nc)).
+// it, by eq. 11. Then both branches of eq. 6 give T_e(s) = aligned(dm) − Σ_{i<s}E_i, so that T_w(s) + T_e(s) + T_a(s) =
+// aligned(dm) + T_a(s) − Σ_{i<s}E_b(i), and latency = aligned(dm) + tail with tail = max_s(T_a(s) − Σ_{i<s}E_b(i)). A
+// new execution step ne and communication step nc in front change them in constant time: aligned′ = max(aligned + E_ne
+// + E_nc, M·E_ne, M·E_nc + E_ne) (eq. 11 with the sum up to, but without, the new index of dm*), tail′ = max(T_a(ne),
+// tail − E_b(ne) − E_b(nc)).
 //
-// What it promises: nothing worse than Algorithm 2's result. That is not always the best by eq. 4: the program keeps
-// one sub-pipeline for each (l, n, p), and another one with a larger latency of its own can serve a longer pipeline
-// better: in 2 of 331 random problems, 12% at worst (asteroid.test.ts).
+// Promises: nothing worse than Algorithm 2's result, which is not always optimal by eq. 4: the program keeps one
+// sub-pipeline for each (l, n, p), and another one with a larger latency of its own can suit a longer pipeline better;
+// so in 2 of 331 random problems, 12% at worst (asteroid.test.ts).
 //
-// What it leaves out cannot win: a latency is at least M·E of every stage, by bounds.ts at least that of the busiest
+// Pruned candidates cannot win: a latency is at least M·E of every stage, and by bounds.ts at least that of the busiest
 // device. The bar is the latency of a first, coarse search with few places to cut.
 
 import type { LinkSpeed } from '../cluster/cluster.ts';
@@ -28,7 +26,9 @@ import type { Found, Space } from './space.ts';
 import { type Group, inFlightFromEnd, neighbourGroups, reduceTimeMs, StageTable, type StageTimes } from './stages.ts';
 import type { Steps } from './steps.ts';
 
-/** Where a search may cut: ascending, from 0 to the number of layers, and of devices in the order. */
+/**
+ * Where a search may cut: ascending, from 0 to the number of layers, and from 0 to the number of devices in the order.
+ */
 export interface Cuts {
   readonly layerCuts: readonly number[];
   readonly deviceCuts: readonly number[];
@@ -37,24 +37,24 @@ export interface Cuts {
 /** One run of Algorithm 2 over a grid of cuts. */
 export class Search {
   readonly #problem: Problem;
-  /** l and l′ count the runs of layers between cuts from the end; n and n′ the runs of devices. */
+  /** l and l′ count runs of layers between cuts from the end; n and n′ count runs of devices. */
   readonly #layerCuts: readonly number[];
   readonly #deviceCuts: readonly number[];
   readonly #layerRuns: number;
   readonly #deviceRuns: number;
   readonly #stageLimit: number;
   readonly #groupLimit: number;
-  /** With single devices p is always n. */
+  /** With single devices p always equals n. */
   readonly #isStraight: boolean;
   readonly #table: StageTable;
   readonly #group: (start: number, end: number) => Group;
   readonly #inFlight: readonly number[];
-  /** Only pipelines with a smaller latency are wanted. */
+  /** Only pipelines with a smaller latency are searched. */
   readonly #bar: number;
   readonly #bounds: Bounds;
   /** Prefix sums of the devices' speeds, in their order. */
   readonly #speeds: Float64Array;
-  /** The same of samples a millisecond, for the layers that were chosen last. */
+  /** Prefix sums of the devices' rates (samples a millisecond) for the layers chosen last. */
   readonly #rates: Float64Array;
   readonly #fastestLink: LinkSpeed;
   // By #index(l, n, p): the best sub-pipeline. Infinite latency: none.
@@ -107,7 +107,7 @@ export class Search {
     for (let l = 1; l <= L; l++) {
       yield l / L;
       // A pipeline of all layers uses all devices; one of fewer leaves some to the stages in front of it, which must be
-      // able to do the rest.
+      // able to run the remaining layers.
       const sizes: number[] = [];
       for (let n = l === L ? N : 1; n < N || (l === L && n === N); n++)
         if (l === L || this.#mayPass(0, L - l, 0, N - n)) sizes.push(n);
@@ -133,7 +133,7 @@ export class Search {
     this.#table.prefixRates(this.#group(0, this.#rates.length - 1).devices, this.#rates);
   }
 
-  /** Whether devices [start, end) of the cuts can run the layers between two cuts without passing the bar. */
+  /** Whether devices [start, end) of the cuts may run the layers between two cuts without exceeding the bar. */
   #mayPass(from: number, to: number, start: number, end: number): boolean {
     const speed = rangeOf(this.#speeds, this.#device(start), this.#device(end));
     return (
@@ -151,8 +151,8 @@ export class Search {
   }
 
   /**
-   * Stages of the layers in front of the last `rest` on devices in front of the last m, for every m, of which the last
-   * n are then used.
+   * Tries stages of the layers in front of the last `rest` on devices in front of the last m, for every m; afterwards
+   * the last n devices are used.
    */
   #tryHeads(l: number, n: number, rest: number): void {
     const [M, N] = [this.#problem.microBatchCount, this.#deviceRuns];
@@ -161,7 +161,7 @@ export class Search {
     const { bandwidthMbps, latencyMs = 0 } = this.#fastestLink;
     const crossBits = rest === 0 ? 0 : this.#crossBits(rest);
     const ways = gradientsCross(this.#problem, this.#layer(this.#layerRuns - rest)) ? 2 : 1;
-    // From small groups to large ones: the head becomes faster, what is behind it slower.
+    // From small groups to large ones: the new stage becomes faster, the pipeline behind it slower.
     for (let m = rest === 0 ? 0 : n - 1; m >= (rest === 0 ? 0 : 1); m--) {
       const stop = this.#device(N - m);
       if (stop - start > this.#groupLimit) break;
@@ -171,7 +171,7 @@ export class Search {
       const leastMs = replicable
         ? (this.#problem.microBatchSize / rangeOf(this.#rates, start, stop)) * (1 - 1e-9)
         : this.#table.leastMs(this.#group(start, stop)) * (1 - 1e-9);
-      // The micro-batch crosses in fewer pieces than there are devices on both sides, over the fastest link at best.
+      // The micro-batch crosses in fewer pieces than there are devices on both sides, at best over the fastest link.
       const pieceCount = Math.max(1, this.#device(N) - start - 1);
       const crossMs = rest === 0 ? 0 : ways * (crossBits / (pieceCount * bandwidthMbps * 1000) + latencyMs);
       const floorMs = Math.max(behind + leastMs + crossMs, M * leastMs, M * crossMs + leastMs);
@@ -188,7 +188,7 @@ export class Search {
     );
   }
 
-  /** Puts such a stage before each Q(rest, m, p − 1) where it can win. */
+  /** Puts the stage before each Q(rest, m, p − 1) with which it can win. */
   #tryStageCounts({ l, n, rest, m }: Split, frontMs: number, floorMs: number): void {
     const pair = rest * (this.#deviceRuns + 1) + m;
     const from = rest === 0 ? 1 : (this.#fewest[pair] ?? 0) + 1;
@@ -197,7 +197,7 @@ export class Search {
     for (let p = from; p <= to; p++) {
       const behind = rest === 0 ? 0 : (this.#aligned[this.#index(rest, m, p - 1)] ?? 0);
       const best = Math.min(this.#latency(this.#index(l, n, p)), this.#bar);
-      // The latency is at least aligned′: what cannot win needs no Algorithm 1.
+      // The latency is at least aligned′: skip Algorithm 1 for candidates that cannot win.
       if (behind + frontMs >= best || floorMs >= best) continue;
       const head = this.#table.stage(group, this.#inFlight[p] ?? 1);
       if (head === undefined) break; // K_p grows with p: what does not fit now will not fit later.
@@ -206,8 +206,8 @@ export class Search {
   }
 
   /**
-   * Latency of the head before its sub-pipeline (eq. 4, 6 and 11, as derived above); kept where it is the best of Q(l,
-   * n, p).
+   * Latency of the head before its sub-pipeline (eq. 4, 6 and 11, as derived above); kept if it is the best of Q(l, n,
+   * p).
    */
   #join(head: StageTimes, group: Group, { l, n, p, rest, m }: Split & { readonly p: number }): void {
     const { table, profile, sums, cluster, microBatchCount: M } = this.#problem;
@@ -253,7 +253,7 @@ export class Search {
     return pinsAllow(this.#problem, this.#layer(this.#layerRuns - l), this.#layer(this.#layerRuns - rest), used);
   }
 
-  /** Q(L, N, p) for every p below the bar, the best first: min over p is the answer. */
+  /** Q(L, N, p) for every p whose latency is below the bar, the best first; the answer is the minimum over p. */
   #best(): Found[] {
     const found: Found[] = [];
     for (let p = this.#isStraight ? this.#deviceRuns : 1; p <= this.#stageLimit; p++) {
@@ -284,8 +284,7 @@ export class Search {
 }
 
 /**
- * A new stage in front of the last `rest` runs of layers and m of devices, so that the pipeline then has the last l and
- * n.
+ * A new stage in front of the last `rest` runs of layers and m runs of devices; the pipeline then has the last l and n.
  */
 interface Split {
   readonly l: number;

@@ -1,9 +1,9 @@
-// The oracle of the planners' tests: every plan there is, each simulated. It shares nothing with the searches but the
-// meaning of a plan. A stage's devices stand in every order, with every whole share of at least one sample; any device
-// may be left out.
+// The oracle of the planners' tests: every possible plan, each simulated. It shares only the meaning of a plan with the
+// searches. A stage's devices appear in every order, with every whole share of at least one sample; any device may be
+// left out.
 
 import { bytesInMiB } from '../cluster/memory.ts';
-import { forwardsAhead, program } from '../schedule/generate.ts';
+import { program } from '../schedule/generate.ts';
 import { simulate } from '../simulator/simulate.ts';
 import { layoutPlan } from './layout.ts';
 import { leastMemoryBytes } from './memory.ts';
@@ -36,14 +36,14 @@ export function fastestOfEvery(
   return best;
 }
 
-/** How many pipelines everyPipeline goes through, if all fit. */
+/** The number of pipelines that everyPipeline yields if all fit. */
 export function pipelineCount(problem: Problem): number {
   const [layerCount, deviceCount, samples] = [
     problem.profile.layers.length,
     problem.available.length,
     problem.microBatchSize,
   ];
-  // ways[stages][used]: group sizes and shares of so many devices in so many stages.
+  // ways[stages][used]: the number of group sizes and shares with `used` devices in `stages` stages.
   let ways = [1, ...new Array<number>(deviceCount).fill(0)];
   let count = 0;
   for (let stages = 1; stages <= Math.min(deviceCount, layerCount); stages++) {
@@ -92,7 +92,7 @@ function fits(problem: Problem, { layers, devices, samples }: StageLayout, stage
   const demand = stageDemand(
     problem,
     ...layers,
-    forwardsAhead(problem.schedule, stage, stageCount, problem.microBatchCount),
+    problem.schedule.forwardsAhead(stage, stageCount, problem.microBatchCount),
   );
   return devices.every(
     (place, index) =>
@@ -109,7 +109,7 @@ function* arrangements(
   for (const place of places) if (!chosen.includes(place)) yield* arrangements(places, [...chosen, place]);
 }
 
-/** Every list of `parts` whole numbers of one or more with this sum. */
+/** Every list of `parts` positive whole numbers with this sum. */
 function* compositions(sum: number, parts: number): Generator<readonly number[], void, void> {
   if (parts === 1) {
     if (sum >= 1) yield [sum];

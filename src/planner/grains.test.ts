@@ -7,7 +7,7 @@ import { randomInstance } from '../testing/random-plans.ts';
 import { checkGrains, planInGrains, planInSamples, profileInGrains } from './grains.ts';
 import { plan } from './plan.ts';
 
-test('a plan in grains has shares that are multiples of the grain, and the time of its grains one after the other', () => {
+test('a plan in grains has shares that are multiples of the grain, and the time of its grains in sequence', () => {
   const { profile, cluster: tight } = randomInstance(7, { deviceCount: 4, layerCount: 12 });
   const cluster = { ...tight, devices: tight.devices.map((device) => ({ ...device, memoryMiB: 1e6 })) };
   const grain = 4;
@@ -30,7 +30,7 @@ test('a plan in grains has shares that are multiples of the grain, and the time 
     stage?.samples.reduce((sum, share) => sum + share, 0),
     16,
   );
-  // Each device takes its forward time for 4 samples (a measured size), once a grain.
+  // Each device takes its forward time for 4 samples (a measured size) once for each grain.
   const { events } = simulate(program(found), found, inGrains, cluster);
   const sized = profile.batchSizes.indexOf(grain);
   for (const [index, device] of (stage?.devices ?? []).entries()) {
@@ -42,17 +42,18 @@ test('a plan in grains has shares that are multiples of the grain, and the time 
   }
 });
 
-test('a share that is no whole number of grains is refused', () => {
+test('a share that is not a multiple of the grain is refused', () => {
   const stages = [{ layers: [0, 1] as const, devices: ['a', 'b'], samples: [5, 3], inFlight: 1 }];
   assert.throws(
     () => checkGrains({ microBatchSize: 8, stages }, 2),
     new InputError(
-      'A strict run computes 2 samples at a time, and the plan has a share of 5: make shares and micro-batches multiples of 2, or give another --grain.',
+      'A strict run computes 2 samples at a time, and the plan has a share of 5: make shares and micro-batches ' +
+        'multiples of 2, or give another --grain.',
     ),
   );
 });
 
-test('strict stages run no step as one graph: its times are not taken over', () => {
+test('strict stages do not run steps as one graph: those times are not used', () => {
   const { profile } = randomInstance(7, { deviceCount: 1, layerCount: 3 });
   const stepMs = profile.batchSizes.map(() => [1, 1, 1]);
   const devices = Object.fromEntries(

@@ -1,33 +1,23 @@
 // Planning for strict runs, in which devices compute samples in blocks of one size, the grains
-// (runtime/device/grained-stage.ts): a grain is what a sample is elsewhere. Planners then know nothing of it: what they
-// share out are grains, and a device takes k times as long for k of them as for one.
+// (runtime/device/grained-stage.ts). The profile is converted so that planners see a grain as a sample: they share out
+// grains, and k grains take k times as long as one.
 
 import type { DeviceTimes, LayerProfile, Plan, Profile } from '../cluster/cluster.ts';
-import { rangeTimes } from '../cluster/times.ts';
+import { withoutFused } from '../cluster/overhead.ts';
+import { rangeTimes, timeTables } from '../cluster/times.ts';
 import { InputError } from '../errors.ts';
 
-/** The profile with grains for samples: a device's time for one is what it takes for that many samples. */
+/** The profile in grains instead of samples: a device's time for one grain is its time for `grain` samples. */
 export function profileInGrains(profile: Profile, grain: number): Profile {
   const { batchSizes, layers, devices } = profile;
-  const rowOf = (rows: readonly (readonly number[])[]): number[][] => {
-    const timeMs = rangeTimes(rows, batchSizes);
-    return [layers.map((_, layer) => timeMs(layer, layer + 1, grain))];
+  // A strict last stage does not run a step as one graph.
+  const inGrains = (times: DeviceTimes): DeviceTimes => {
+    const tables = timeTables(withoutFused(times)).map(([field, table]) => {
+      const timeMs = rangeTimes(table, batchSizes);
+      return [field, [layers.map((_, layer) => timeMs(layer, layer + 1, grain))]];
+    });
+    return { ...withoutFused(times), ...Object.fromEntries(tables) };
   };
-  // A strict last stage runs no step as one graph.
-  const inGrains = ({
-    forwardMs,
-    backwardMs,
-    backwardInputMs,
-    backwardWeightMs,
-    stepMs: _,
-    ...rest
-  }: DeviceTimes): DeviceTimes => ({
-    ...rest,
-    forwardMs: rowOf(forwardMs),
-    backwardMs: rowOf(backwardMs),
-    ...(backwardInputMs === undefined ? {} : { backwardInputMs: rowOf(backwardInputMs) }),
-    ...(backwardWeightMs === undefined ? {} : { backwardWeightMs: rowOf(backwardWeightMs) }),
-  });
   const larger = ({ outputBytes, savedBytes, flops, recomputed, ...rest }: LayerProfile): LayerProfile => ({
     ...rest,
     outputBytes: grain * outputBytes,
@@ -47,24 +37,25 @@ export function profileInGrains(profile: Profile, grain: number): Profile {
   };
 }
 
-/** A plan with grains for samples. InputError where a share is no whole number of them. */
+/** A plan in grains instead of samples. Throws InputError if a share is not a multiple of the grain. */
 export function planInGrains(plan: Plan, grain: number): Plan {
   checkGrains(plan, grain);
   return scaled(plan, 1 / grain);
 }
 
-/** The plan of planning in grains, in samples again. */
+/** A plan made in grains, converted back to samples. */
 export function planInSamples(plan: Plan, grain: number): Plan {
   return scaled(plan, grain);
 }
 
-/** Shares and micro-batches must be multiples of the grain. Throws InputError. */
+/** Throws InputError unless shares and micro-batches are multiples of the grain. */
 export function checkGrains({ microBatchSize, stages }: Pick<Plan, 'microBatchSize' | 'stages'>, grain: number): void {
   const fits = (samples: number): boolean => samples % grain === 0;
   const odd = [microBatchSize, ...stages.flatMap(({ samples }) => samples)].find((samples) => !fits(samples));
   if (odd === undefined) return;
   throw new InputError(
-    `A strict run computes ${grain} samples at a time, and the plan has a share of ${odd}: make shares and micro-batches multiples of ${grain}, or give another --grain.`,
+    `A strict run computes ${grain} samples at a time, and the plan has a share of ${odd}: make shares and ` +
+      `micro-batches multiples of ${grain}, or give another --grain.`,
   );
 }
 

@@ -1,8 +1,8 @@
 // Where a search may cut, and the hierarchical search for many devices: Algorithm 2 on a coarse grid over the layers
 // and over the devices in their order; then, for the best pipelines of several lengths, every border moves within a
-// window of two grid steps to either side, by the same dynamic program with the number of stages fixed; the steps are
-// halved until they are 1, and that is repeated while it helps. What it finds is a pipeline of the full space; that it
-// is the best of it is not promised.
+// window of two grid steps to either side, by the same dynamic program with a fixed number of stages; the steps are
+// halved until they are 1, and the whole is repeated while it helps. Finds a pipeline of the full space, not
+// necessarily the best one.
 
 import type { LayerProfile } from '../cluster/cluster.ts';
 import type { LinkTable } from '../cluster/links.ts';
@@ -17,15 +17,15 @@ export function allCuts(count: number): number[] {
   return Array.from({ length: count + 1 }, (_, index) => index);
 }
 
-/** About `runCount` runs of equal length, from 0 to count. */
+/** Cuts from 0 to `count` that form about `runCount` runs of equal length. */
 export function evenCuts(count: number, runCount: number): number[] {
   if (count <= runCount) return allCuts(count);
   return Array.from({ length: runCount + 1 }, (_, index) => Math.round((index * count) / runCount));
 }
 
 /**
- * The same over layers, each border at the nearest place where the fewest bytes cross: between even borders half of all
- * cuts would be inside a block of the model, at its widest.
+ * evenCuts over layers, each cut moved to the nearest place where the fewest bytes cross: of even cuts half would be
+ * inside a block of the model, where it is widest.
  */
 export function thinCuts(layers: readonly LayerProfile[], runCount: number): number[] {
   const even = evenCuts(layers.length, runCount);
@@ -42,14 +42,17 @@ export function thinCuts(layers: readonly LayerProfile[], runCount: number): num
   });
 }
 
-/** Algorithm 2 on a grid, with groups of so many devices at most: the best pipeline of each length, best first. */
+/**
+ * Runs Algorithm 2 on a grid, with groups of at most `groupLimit` devices: the best pipeline of each length, best
+ * first.
+ */
 type Run = (layerCuts: readonly number[], deviceCuts: readonly number[], groupLimit: number) => Steps<readonly Found[]>;
 
 const coarseLayerRuns = 24;
 const coarseDeviceRuns = 20;
 /** How many pipelines of the grid are refined. */
 const refinedCount = 3;
-/** From here on a cluster is huge: refinement takes long. */
+/** From this number of devices on, a cluster is huge: refinement is reduced. */
 export const hugeDeviceCount = 200;
 /** Most rounds of refinement with steps of 1. */
 const roundLimit = 12;
@@ -62,7 +65,7 @@ export function* refine(problem: Problem, space: Space, run: Run): Steps<Found |
     evenCuts(deviceCount, coarseDeviceRuns),
     space.groupLimit,
   );
-  // The grid has no groups as small as one device; pipelines of single devices are few enough to try them all.
+  // The grid has no groups of a single device; pipelines of single devices are few enough to try them all.
   const line = deviceCount <= layerCount ? yield* run(allCuts(layerCount), allCuts(deviceCount), 1) : [];
   let best: Found | undefined;
   const window = new Window(problem, space);
@@ -73,7 +76,7 @@ export function* refine(problem: Problem, space: Space, run: Run): Steps<Found |
     for (let round = 0; round < roundLimit; ) {
       yield round / roundLimit;
       const before = found.roundMs;
-      // In huge clusters the two dimensions in turn, which is a twelfth of the work.
+      // In huge clusters the two dimensions alternate, which is a twelfth of the work.
       const moves =
         deviceCount >= hugeDeviceCount
           ? ([
@@ -100,7 +103,7 @@ interface Border {
   readonly device: number;
 }
 
-/** The best end of a pipeline that begins at a border; `aligned` and `tail` as in asteroid.ts. */
+/** The best end of a pipeline from a border on; `aligned` and `tail` as in dynamic-program.ts. */
 interface End {
   readonly border: Border;
   readonly head: StageTimes | undefined;
@@ -110,10 +113,10 @@ interface End {
 }
 
 const reach = [0, -1, 1, -2, 2];
-/** Of a pipeline with more stages than this, borders move by one step only. */
+/** In pipelines with more stages than this, borders move by one step only. */
 const wideStageCount = 24;
 
-/** Moves the borders of a pipeline, all at once. */
+/** Moves all borders of a pipeline at once. */
 class Window {
   readonly #problem: Problem;
   readonly #space: Space;
@@ -130,8 +133,8 @@ class Window {
   }
 
   /**
-   * The best pipeline with as many stages whose borders are at most two steps from the found ones; undefined when none
-   * is better.
+   * The best pipeline with the same number of stages whose borders are at most two steps from the given ones; undefined
+   * if none is better.
    */
   around({ layouts, roundMs }: Found, layerStep: number, deviceStep: number): Found | undefined {
     const [L, N] = [this.#problem.profile.layers.length, this.#space.order.length];
@@ -170,8 +173,8 @@ class Window {
   }
 
   /**
-   * For each border, the best stage from it to one of the ends. `stageCount`: of a complete pipeline, which is then
-   * fed.
+   * For each border, the best stage from it to one of the ends. `stageCount` is given for a complete pipeline, which
+   * includes the feed.
    */
   #extend(
     borders: readonly Border[],
@@ -207,7 +210,7 @@ class Window {
     return [...best.values()];
   }
 
-  /** As Search does in asteroid.ts. */
+  /** As Search.#join in dynamic-program.ts. */
   #join(border: Border, { head, group }: { head: StageTimes; group: Group }, next: End, stageCount: number): End {
     const { profile, sums, cluster, microBatchCount: M } = this.#problem;
     const each = head.forwardMs + head.backwardMs;

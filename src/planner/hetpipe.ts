@@ -1,18 +1,20 @@
 // HetPipe (Park et al. 2020): devices form virtual workers, each a straight pipeline over the whole model (pipeline
-// inside, data parallel between), which exchange all weights with a parameter server once a round. This is no pipeline
-// of stages with groups, so that its answer is no Program: schedule 'hetpipe', `stages` is the first virtual worker,
-// `virtualWorkers` are all. Settled here:
-// - virtual workers by its policies NP (neighbours in speed) and ED (equal distribution: dealt out in turn), for every
-//   count of them;
-// - micro-batches are dealt out so that all workers end together, as its asynchronous workers would take them;
-// - a round is the slowest worker's, simulated like any pipeline, then its devices push their gradients to the server
-//   and pull the weights:
-//   2w·8/bandwidth + 2 latencies each, links side by side as everywhere in the simulated world. The server is the
-//   data's holder, or else
-//   the device with the fastest links.
+// inside, data parallel between them), which exchange all weights with a parameter server once a round. That is not a
+// pipeline of stages with groups, so its answer is no Program: the schedule is 'hetpipe', `stages` is the first virtual
+// worker, `virtualWorkers` are all. Choices made here:
+//
+// - Virtual workers by its policies NP (neighbours in speed) and ED (equal distribution: dealt out in turn), for every
+// count of them.
+//
+// - Micro-batches are dealt out so that all workers end together, as its asynchronous workers would take them.
+//
+// - A round is the slowest worker's, simulated like any pipeline; then its devices push their gradients to the server
+// and pull the weights: 2w·8/bandwidth + 2 latencies each, links in parallel as everywhere in the simulated world. The
+// server is the data's holder, or else the device with the fastest links.
 
 import type { PlanLayout, VirtualWorker } from '../cluster/cluster.ts';
 import { program } from '../schedule/generate.ts';
+import { schedules } from '../schedule/schedules.ts';
 import { simulate } from '../simulator/simulate.ts';
 import { layoutPlan } from './layout.ts';
 import { straightPartition } from './partition.ts';
@@ -67,7 +69,7 @@ function answerFor(problem: Problem, division: Division): Answer | undefined {
   for (const [index, { layouts }] of pipelines.entries()) {
     const count = counts[index] ?? 0;
     if (count === 0) return undefined;
-    const own: Problem = { ...problem, schedule: '1f1b', microBatchCount: count };
+    const own: Problem = { ...problem, schedule: schedules['1f1b'], microBatchCount: count };
     const layout = layoutPlan(own, 'hetpipe', layouts);
     if (overloadOf(own, layout.stages) !== undefined) return undefined;
     const world = simulate(program(layout), layout, profile, problem.cluster, {
@@ -89,8 +91,8 @@ function answerFor(problem: Problem, division: Division): Answer | undefined {
 }
 
 /**
- * A virtual worker: its devices, fastest first, cut so that the slowest part, computing or sending, is as fast as can
- * be.
+ * A virtual worker: its devices, fastest first, cut so that the slowest part, computing or sending, is as fast as
+ * possible.
  */
 function pipelineOf(
   problem: Problem,
@@ -117,7 +119,7 @@ function pipelineOf(
   return { layouts, slowestMs: Math.max(...parts) };
 }
 
-/** Micro-batches for workers that take so long for one: always to the one that would be done first. */
+/** Deals out micro-batches to workers with the given times: each to the worker that would finish it first. */
 function dealOut(total: number, eachMs: readonly number[]): number[] {
   const counts = eachMs.map(() => 0);
   for (let left = total; left > 0; left--) {

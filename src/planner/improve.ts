@@ -1,7 +1,6 @@
-// Improves a pipeline by small changes, as long as one makes the round of the simulated world shorter: borders move,
-// devices join, leave, change places; stages split and merge; samples move from one device to another; devices of a
-// stage change their order. Deterministic. It ends in a pipeline that none of these changes improves, or when its
-// budget is used up.
+// Local search: improves a pipeline by small changes as long as one shortens the simulated round. Borders move; devices
+// join, leave, change places; stages split and merge; samples move between devices; devices of a stage change their
+// order. Deterministic. Ends when none of these changes improves the pipeline, or when its budget is used up.
 
 import type { Budget } from './branch-and-bound.ts';
 import { Evaluator } from './evaluate.ts';
@@ -10,16 +9,16 @@ import { mayReplicate, type Problem, pinsAllow, type StageLayout, stageDemand } 
 import { type Group, inFlightFromEnd, kindsOf, StageTable } from './stages.ts';
 import type { Steps } from './steps.ts';
 
-/** A stage whose shares are for Algorithm 1 to settle where `samples` is absent. */
+/** A stage; Algorithm 1 chooses the shares if `samples` is absent. */
 type Draft = Omit<StageLayout, 'samples'> & { readonly samples?: readonly number[] };
 
-/** A pipeline and its round by the evaluator (a bound of the simulator's where that says so). */
+/** A pipeline and its round by the evaluator (a lower bound of the simulator's if the evaluator says so). */
 export interface Improved {
   readonly layouts: readonly StageLayout[];
   readonly roundMs: number;
 }
 
-/** What changes the search needs to know of a problem; reusable for many pipelines of it. */
+/** Local search over the pipelines of one problem; reusable for many starts. */
 export class Improver {
   readonly #problem: Problem;
   readonly #table: StageTable;
@@ -34,13 +33,13 @@ export class Improver {
     this.#inFlight = inFlightFromEnd(problem, problem.profile.layers.length);
   }
 
-  /** The same stages with this problem's micro-batch size, shared anew; undefined when they do not fit. */
+  /** The same stages with this problem's micro-batch size and new shares; undefined if they do not fit. */
   adapt(layouts: readonly StageLayout[]): Improved | undefined {
     const settled = this.#settle(layouts.map(({ layers, devices }) => ({ layers, devices })));
     return settled === undefined ? undefined : { layouts: settled, roundMs: this.#evaluator.roundMs(settled) };
   }
 
-  /** Takes the first change that helps, again and again. A unit of the budget is one device for one micro-batch. */
+  /** Applies the first change that helps until none does. A unit of the budget is one device for one micro-batch. */
   *improve(start: Improved, budget: Budget): Steps<Improved> {
     let best = start;
     for (let improved = true; improved && budget.left > 0; ) {
@@ -63,7 +62,7 @@ export class Improver {
     return best;
   }
 
-  /** Shares for the stages that have none; undefined when a stage may not be so, or does not fit. */
+  /** Chooses shares for stages without them; undefined if a stage is not allowed or does not fit. */
   #settle(drafts: readonly Draft[]): StageLayout[] | undefined {
     const layouts: StageLayout[] = [];
     for (const [stage, draft] of drafts.entries()) {
@@ -152,7 +151,7 @@ function* sampleChanges(layouts: readonly StageLayout[], problem: Problem): Gene
   }
 }
 
-/** A device joins, leaves or changes its stage; two change places. */
+/** A device joins, leaves or changes its stage; or two change places. */
 function* deviceChanges(layouts: readonly StageLayout[], problem: Problem): Generator<readonly Draft[], void, void> {
   const used = layouts.flatMap(({ devices }) => devices);
   const idle = problem.available.map(({ place }) => place).filter((place) => !used.includes(place));
@@ -188,7 +187,7 @@ function* deviceChanges(layouts: readonly StageLayout[], problem: Problem): Gene
   }
 }
 
-/** Two stages become one; one becomes two; a stage goes, and its layers join a neighbour. */
+/** Two stages merge; one splits; or a stage is removed and its layers join a neighbour. */
 function* stageChanges(layouts: readonly StageLayout[], problem: Problem): Generator<readonly Draft[], void, void> {
   const used = layouts.flatMap(({ devices }) => devices);
   const idle = problem.available.map(({ place }) => place).filter((place) => !used.includes(place));

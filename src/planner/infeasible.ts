@@ -1,6 +1,6 @@
-// Says why nothing fits: which device lacks how much memory, and the smallest change that makes it fit. Only memory can
-// make a search fail; so this asks, for each device, how much more of it would be enough, with the other devices as
-// they are (eq. 3 throughout).
+// Explains why nothing fits: which device lacks how much memory, and the smallest change that makes the model fit. Only
+// memory can make a search fail, so this finds, for each device, how much more of it would be enough with the other
+// devices unchanged (eq. 3 throughout).
 
 import { bytesInMiB } from '../cluster/memory.ts';
 import { InputError } from '../errors.ts';
@@ -11,17 +11,17 @@ import type { Space } from './space.ts';
 import type { Spaces } from './spaces.ts';
 import { type Group, inFlightFromEnd, neighbourGroups, StageTable } from './stages.ts';
 
-/** What one device lacks, and what to do about it. */
+/** What one device lacks, and the change that helps. */
 interface Shortage {
   readonly place: number;
   readonly lacksMiB: number;
   readonly fix: string;
 }
 
-/** Above this many candidates a shortage is only looked for among plans of one stage. */
+/** Above this many candidates a shortage is searched only among plans of one stage. */
 const candidateLimit = 2e7;
 
-/** Throws the error for a question whose every space came back empty. */
+/** Throws the error for a question whose every search found nothing. */
 export function refuse({ base, planner, microBatchSizes }: Question, spaces: Spaces): never {
   if (
     base.pins.size > 0 &&
@@ -44,8 +44,8 @@ export function refuse({ base, planner, microBatchSizes }: Question, spaces: Spa
 const endlessMiB = 2 ** 40;
 
 /**
- * The error for a problem whose every space came back empty. `smaller` holds the micro-batch sizes below the problem's
- * that the caller's batch allows, largest first; empty when they were all tried.
+ * The error for a problem whose every search found nothing. `smaller` holds the micro-batch sizes below the problem's
+ * that the batch allows, largest first; empty if they were all tried.
  */
 function explainInfeasible(problem: Problem, planner: string, spaces: Spaces, smaller: readonly number[]): InputError {
   const { place, lacksMiB, fix } = oneDevice(problem, spaces) ?? everyDevice(problem, spaces);
@@ -53,19 +53,24 @@ function explainInfeasible(problem: Problem, planner: string, spaces: Spaces, sm
   const fitting = smaller.find((size) => fits(withMicroBatchSize(problem, size), spaces));
   const where = `planner ${planner}, micro-batches of ${problem.microBatchSize}`;
   const hasMiB = Math.floor((spec?.memoryMiB ?? 0) * 10) / 10;
-  const what = `Model "${problem.profile.model}" fits nowhere (${where}): device "${spec?.name}" has ${hasMiB} MiB and lacks ${lacksMiB} MiB`;
+  const what =
+    `Model "${problem.profile.model}" fits nowhere (${where}): device "${spec?.name}" has ${hasMiB} MiB and ` +
+    `lacks ${lacksMiB} MiB`;
   return new InputError(`${what}; ${fitting === undefined ? fix : `use micro-batches of ${fitting}, or ${fix}`}.`);
 }
 
-/** Throws the error for a planner that does not look at memory, and whose plan does not fit. */
+/** Throws the error for a planner that ignores memory and whose plan does not fit. */
 export function explainOverload(
   { base, planner }: Question,
   { name, neededMiB, hasMiB, microBatchSize }: Overload & { readonly microBatchSize: number },
 ): never {
-  const what = `Planner "${planner}" does not look at memory, and its plan for model "${base.profile.model}" does not fit (micro-batches of ${microBatchSize})`;
+  const what =
+    `Planner "${planner}" does not look at memory, and its plan for model "${base.profile.model}" does not fit ` +
+    `(micro-batches of ${microBatchSize})`;
   const has = Math.floor(hasMiB * 10) / 10;
   throw new InputError(
-    `${what}: device "${name}" has ${has} MiB and lacks ${Math.ceil(neededMiB - hasMiB)} MiB; use planner best, or raise its memoryMiB to ${Math.ceil(neededMiB)}.`,
+    `${what}: device "${name}" has ${has} MiB and lacks ${Math.ceil(neededMiB - hasMiB)} MiB; use planner ` +
+      `best, or raise its memoryMiB to ${Math.ceil(neededMiB)}.`,
   );
 }
 
@@ -74,8 +79,8 @@ function fits(problem: Problem, spaces: Spaces): boolean {
 }
 
 /**
- * The least that would do if one device had it. More memory can change a planner's order of devices, so that each
- * answer is proven.
+ * The smallest addition to the memory of one device that helps. More memory can change a planner's order of devices, so
+ * each answer is verified.
  */
 function oneDevice(problem: Problem, spaces: Spaces): Shortage | undefined {
   const shortages: { readonly place: number; readonly bytes: number }[] = [];
@@ -98,7 +103,10 @@ function oneDevice(problem: Problem, spaces: Spaces): Shortage | undefined {
   return undefined;
 }
 
-/** Several devices are too small: the least, in whole MiB, that would do if each had it. */
+/**
+ * The smallest memory, in whole MiB, that helps if each device has it; for problems in which several devices are too
+ * small.
+ */
 function everyDevice(problem: Problem, spaces: Spaces): Shortage {
   const memories = problem.cluster.devices.map((device) => device.memoryMiB);
   const raised = (level: number): Problem => withMemory(problem, (memoryMiB) => Math.max(memoryMiB, level));
@@ -128,9 +136,9 @@ function withMemory(problem: Problem, change: (memoryMiB: number, place: number)
 }
 
 /**
- * The least memory, in bytes, that must be added to the device at `target` (−1: to nobody) for some pipeline of the
- * space to fit: 0 when one fits as it is, infinite when no amount is enough. Dynamic programming over (l, n, p) as in
- * asteroid.ts, with bytes for milliseconds.
+ * The least memory, in bytes, that must be added to the device at `target` (−1: to none) for some pipeline of the space
+ * to fit: 0 if one fits already, infinite if no amount is enough. Dynamic programming over (l, n, p) as in
+ * dynamic-program.ts, with bytes for milliseconds.
  */
 export function shortageOf(problem: Problem, space: Space, target: number): number {
   const [L, N] = [problem.profile.layers.length, space.order.length];
@@ -165,7 +173,7 @@ export function shortageOf(problem: Problem, space: Space, target: number): numb
   return Math.min(...Array.from({ length: P }, (_, stages) => least[index(L, N, stages + 1)] ?? 0));
 }
 
-/** The same for one stage on one group. */
+/** shortageOf for one stage on one group. */
 function stageShortage(
   problem: Problem,
   table: StageTable,

@@ -1,19 +1,14 @@
-// From stages to a plan: what the schedule leaves to the plan is settled here. How many micro-batches zb-h1 may keep on
-// each stage: what the devices' memory allows, up to what the first stage keeps. Where the layers of a group are cut
-// into buckets, for schedules that reduce gradients beside the backward pass: so that the last bucket is reduced as
-// early as can be.
+// From stages to a plan: settles what the schedule leaves to the plan. How many micro-batches zb-h1 keeps on each
+// stage: what the devices' memory allows, up to what the first stage keeps. Where the layers of a group are cut into
+// buckets, for schedules that overlap the reduction of gradients with the backward pass: so that the last bucket is
+// reduced as early as possible.
 
 import type { PlanLayout, StagePlan } from '../cluster/cluster.ts';
 import { slowestInGroup } from '../cluster/links.ts';
 import { stageMemoryBytes } from '../cluster/memory.ts';
 import { keptBytes } from '../cluster/recomputation.ts';
-import {
-  forwardsAhead,
-  overlapsAllReduce,
-  type Pace,
-  inFlight as scheduledInFlight,
-  splitsBackward,
-} from '../schedule/generate.ts';
+import { bucketLimit } from '../schedule/pace.ts';
+import type { Pace } from '../schedule/schedules.ts';
 import { gradientsCross, type Problem, type StageLayout, stageDemand } from './problem.ts';
 import { type ShareTimes, shareTimes } from './share-times.ts';
 
@@ -22,7 +17,7 @@ type Range = readonly [first: number, end: number];
 /** The plan that consists of these stages. */
 export function layoutPlan(problem: Problem, planner: string, layouts: readonly StageLayout[]): PlanLayout {
   const { schedule, microBatchSize, microBatchCount } = problem;
-  const times = overlapsAllReduce(schedule) ? shareTimes(problem) : undefined;
+  const times = schedule.overlapsAllReduce ? shareTimes(problem) : undefined;
   const stages = layouts.map((layout, stage): StagePlan => {
     const { layers, devices, samples } = layout;
     const inFlight = keptByStage(problem, layout, stage, layouts.length);
@@ -46,7 +41,7 @@ export function layoutPlan(problem: Problem, planner: string, layouts: readonly 
   });
   const layout = {
     planner,
-    schedule,
+    schedule: schedule.name,
     batchSize: microBatchSize * microBatchCount,
     microBatchSize,
     microBatchCount,
@@ -55,7 +50,7 @@ export function layoutPlan(problem: Problem, planner: string, layouts: readonly 
   return problem.forwardOnlyLayers === 0 ? layout : { ...layout, forwardOnlyLayers: problem.forwardOnlyLayers };
 }
 
-/** The field of a plan's stage that says what its devices keep; nothing where all keep everything. */
+/** The plan field for the memory that a stage's devices keep activations in; absent if all keep everything. */
 export function keptByDevices(
   problem: Problem,
   { layers, devices, samples }: StageLayout,
@@ -70,15 +65,15 @@ export function keptByDevices(
 }
 
 /**
- * K_p: the schedule's, where memory allows it; at least the forwards that it runs ahead, which the planners make sure
- * of.
+ * K_p: the schedule's, as far as memory allows; at least the forwards that the stage runs ahead, which the planners
+ * ensure.
  */
 function keptByStage(problem: Problem, layout: StageLayout, stage: number, stageCount: number): number {
   const { schedule, microBatchCount } = problem;
   const { layers, devices, samples } = layout;
-  const least = forwardsAhead(schedule, stage, stageCount, microBatchCount);
+  const least = schedule.forwardsAhead(stage, stageCount, microBatchCount);
   if (!isSplitStage(problem, layout)) return least;
-  let kept = scheduledInFlight(schedule, stage, stageCount, microBatchCount);
+  let kept = schedule.inFlight(stage, stageCount, microBatchCount);
   for (const [index, place] of devices.entries()) {
     if (kept <= least) return least;
     const share = samples[index] ?? 0;
@@ -90,29 +85,27 @@ function keptByStage(problem: Problem, layout: StageLayout, stage: number, stage
   return Math.max(kept, least);
 }
 
-/** How a stage of a pipeline runs its micro-batches: what schedule/generate.ts makes of the plan. */
+/** How a stage of a pipeline runs its micro-batches: what schedule/pace.ts makes of the plan. */
 export function paceOfStage(problem: Problem, layout: StageLayout, stage: number, stageCount: number): Pace {
   const { schedule, microBatchCount } = problem;
-  const ahead = forwardsAhead(schedule, stage, stageCount, microBatchCount);
+  const ahead = schedule.forwardsAhead(stage, stageCount, microBatchCount);
   if (layout.layers[1] <= problem.forwardOnlyLayers) return { ahead: microBatchCount, delay: undefined };
   if (!isSplitStage(problem, layout)) return { ahead, delay: undefined };
   return { ahead, delay: keptByStage(problem, layout, stage, stageCount) - ahead };
 }
 
-/** Whether a stage runs input and weight gradients apart: not where the stage before wants none. */
+/** Whether a stage computes input and weight gradients apart; false if the stage before it needs no gradients. */
 export function isSplitStage(problem: Problem, { layers }: StageLayout): boolean {
-  return splitsBackward(problem.schedule) && gradientsCross(problem, layers[0]);
+  return problem.schedule.splitsBackward && gradientsCross(problem, layers[0]);
 }
 
-/** More buckets would cost a device more in handing values from graph to graph than they hide. */
-const bucketLimit = 4;
-/** Places where a bucket may begin: in stages of more layers, so many evenly spread ones. */
+/** Number of places where a bucket may begin; evenly spread in stages with more layers. */
 const borderLimit = 12;
 
 /**
- * A group's buckets, the deepest first. With C(a) for when the last member's gradients of layers a and above are final,
- * and R for rule 5's time, the AllReduce of layers [a, end) in at most k buckets ends at E_k(a) = min over b of
- * max(C(a), E_{k−1}(b)) + R(a, b).
+ * A group's buckets, the deepest first. With C(a) for the time when the last member's gradients of layers a and above
+ * are final, and R for rule 5's time, the AllReduce of layers [a, end) in at most k buckets ends at E_k(a) = min over b
+ * of max(C(a), E_{k−1}(b)) + R(a, b).
  */
 export function bucketsOfStage(problem: Problem, times: ShareTimes, layout: StageLayout): readonly Range[] {
   const { layers, devices, samples } = layout;
@@ -122,10 +115,10 @@ export function bucketsOfStage(problem: Problem, times: ShareTimes, layout: Stag
   const last = borders.length - 1;
   const reduceMs = ringTimes(problem, devices);
   const finalMs = borders.map((border) =>
-    Math.max(...devices.map((place, index) => passMs(times, place, [border, end], samples[index] ?? 0, isSplit))),
+    Math.max(...devices.map((place, index) => finalPassMs(times, place, [border, end], samples[index] ?? 0, isSplit))),
   );
   let ends = borders.map((_, a) => (finalMs[a] ?? 0) + reduceMs(borders[a] ?? 0, end));
-  /** By number of buckets and border: where the bucket ends that begins there. */
+  /** By number of buckets and border: the end of the bucket that begins there. */
   const choices: number[][] = [borders.map(() => last)];
   for (let count = 2; count <= Math.min(bucketLimit, last); count++) {
     const shorter = ends;
@@ -134,7 +127,7 @@ export function bucketsOfStage(problem: Problem, times: ShareTimes, layout: Stag
       let least = best;
       for (let b = a + 1; b < last; b++) {
         const found = Math.max(finalMs[a] ?? 0, shorter[b] ?? 0) + reduceMs(borders[a] ?? 0, borders[b] ?? 0);
-        // A bucket more must be worth it.
+        // An additional bucket must be worth it.
         if (found < least - 1e-9 * best) [least, chosen[a]] = [found, b];
       }
       return least;
@@ -158,7 +151,7 @@ function bordersOf(first: number, end: number): number[] {
   return Array.from({ length: count + 1 }, (_, index) => first + Math.round((index * (end - first)) / count));
 }
 
-/** Rule 5's AllReduce of a group, by layers. */
+/** Rule 5's AllReduce time of a group, by layers. */
 function ringTimes({ table, sums }: Problem, devices: readonly number[]): (first: number, end: number) => number {
   const { bandwidthMbps, latencyMs } = slowestInGroup(table, devices);
   const steps = 2 * (devices.length - 1);
@@ -166,7 +159,7 @@ function ringTimes({ table, sums }: Problem, devices: readonly number[]): (first
     (steps * sums.weightBytes(first, end) * 8) / (devices.length * bandwidthMbps * 1000) + steps * latencyMs;
 }
 
-/** The pass that makes weight gradients final. */
-function passMs(times: ShareTimes, place: number, [first, end]: Range, samples: number, isSplit: boolean): number {
+/** The time of the pass that makes weight gradients final. */
+function finalPassMs(times: ShareTimes, place: number, [first, end]: Range, samples: number, isSplit: boolean): number {
   return isSplit ? times.backwardWeightMs(place, first, end, samples) : times.backwardMs(place, first, end, samples);
 }

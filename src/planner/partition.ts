@@ -1,4 +1,4 @@
-// Straight pipelines that minimise their slowest part, by dynamic programming: what gpipe and ftpipehd share.
+// Straight pipelines that minimise their slowest part, by dynamic programming; used by gpipe and ftpipehd.
 
 /** How long the parts of a pipeline take for one micro-batch. */
 export interface PartTimes {

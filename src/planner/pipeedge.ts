@@ -1,36 +1,26 @@
 // PipeEdge's category dynamic program (Hu et al. 2022, eq. 1–3 and Algorithm 1): h(j, S, u) is the least time of the
 // slowest part when the first j layers run on the devices S and u comes next; S counts devices by category. O(Π(nᵢ + 1)
-// · L² · N²). Made for inference; for training a part's time is forward plus backward, and the bytes cross each
-// direction of a link once, as in eq. 1. Memory (line 9) is eq. 3 with one micro-batch in flight: the paper has no
-// pipeline to fill. May leave devices out.
+// · L² · N²). Designed for inference; for training, a part's time is forward plus backward, and the bytes cross each
+// direction of a link once, as in eq. 1. Memory (line 9) is eq. 3 with one micro-batch in flight, since the paper has
+// no pipeline to fill. May leave devices out.
 //
-// The program is asked only for pipelines whose slowest part is below a bar, at first the least there would be if links
-// took no time. Without links, more layers on the same devices are never worse, so that two runs over the sets find how
-// many layers S can have done at most within the bar, and how many it must have done for the others to do the rest:
-// little is left to try. The bar is raised until a pipeline is found.
+// The program searches only pipelines whose slowest part is below a bar, at first the least possible one if links took
+// no time. Without links, more layers on the same devices are never worse, so two passes over the sets find how many
+// layers S can have done at most within the bar, and how many it must have done for the others to do the rest; few
+// cases remain. The bar is raised until a pipeline is found.
 //
-// Devices of a category have the same times, memory and links to everybody. Where that leaves more than `stateLimit`
-// sets S, devices next to each other in speed form a category, which counts as its slowest member, with the least
-// memory and the slowest links.
+// Devices of a category have the same times, memory and links to all others. If that leaves too many sets S
+// (device-sets.ts), devices next to each other in speed form a category, which counts as its slowest member, with the
+// least memory and the slowest links.
 
 import { stageMemoryBytes } from '../cluster/memory.ts';
-import { interpolation, prefixSums } from '../cluster/times.ts';
 import type { Layouts } from './baselines.ts';
-import { type ClassTimes, type PlannerDevice, type Problem, stageDemand } from './problem.ts';
-
-const stateLimit = 512;
-
-/** Devices that count as equal; the first stands for all. */
-interface Category {
-  readonly members: readonly PlannerDevice[];
-  readonly memoryBytes: number;
-  /** Forward and backward of the first layers, up to each layer, on the slowest member: prefix sums. */
-  readonly sumsMs: Float64Array;
-}
+import { type Category, categoriesOf, categoryOf, DeviceSets } from './device-sets.ts';
+import { type Problem, stageDemand } from './problem.ts';
 
 /**
- * A planner for the problems of one question, which differ in the micro-batch size only: what the first one took tells
- * the others where to begin.
+ * A planner for the problems of one question, which differ only in the micro-batch size; the result for one size tells
+ * where the bar for the next begins.
  */
 export function pipeedge(): Layouts {
   let sets: DeviceSets | undefined;
@@ -54,11 +44,11 @@ export function pipeedge(): Layouts {
   };
 }
 
-/** What one micro-batch size tells of the next: its bars. */
+/** What the result for one micro-batch size says about the bar for the next. */
 interface Hint {
-  /** The least bar without links, over that of devices which could share layers as they like. */
+  /** The least bar without links, divided by that of devices which share layers in any fractions. */
   readonly slowdown: number;
-  /** How far above it a pipeline was found, as a fraction. */
+  /** How far above the least bar a pipeline was found, as a fraction. */
   readonly slack: number;
 }
 
@@ -69,48 +59,18 @@ interface Part {
 }
 
 /**
- * How near to the least bar without links the first one is, as a fraction: to halve it takes another run over the sets.
+ * How close the first bar is to the least bar without links, as a fraction; halving it takes one more pass over the
+ * sets.
  */
 const precision = 0.02;
-/** How far the first bar is raised at first, as a fraction. */
+/** First increment of the first bar, as a fraction. */
 const firstStep = 0.5;
 /**
- * Where links bind: how far the second bar is above the first, as a fraction, and how much further each next one is.
+ * If links bind: how far the second bar is above the first, as a fraction, and how much this grows with each further
+ * one.
  */
 const firstSlack = 0.05;
 const slackGrowth = 2;
-
-/** The sets S, and what holds of them for any micro-batch size. */
-class DeviceSets {
-  readonly categories: readonly (readonly PlannerDevice[])[];
-  /** By category: what one more of its devices adds to the number of a set S. */
-  readonly strides: readonly number[];
-  readonly count: number;
-  /** By set and category: whether S has all of the category's devices. */
-  readonly isSpent: Uint8Array;
-  /** By two categories: milliseconds a byte. */
-  readonly linkMs: Float64Array;
-
-  constructor(problem: Problem, categories: readonly (readonly PlannerDevice[])[]) {
-    const C = categories.length;
-    const strides: number[] = [];
-    let count = 1;
-    for (const members of categories) {
-      strides.push(count);
-      count *= members.length + 1;
-    }
-    this.categories = categories;
-    this.strides = strides;
-    this.count = count;
-    this.linkMs = crossTimes(problem, categories);
-    this.isSpent = new Uint8Array(count * C);
-    for (const [u, { length }] of categories.entries()) {
-      const stride = strides[u] as number;
-      for (let set = 0; set < count; set++)
-        this.isSpent[set * C + u] = Math.floor(set / stride) % (length + 1) === length ? 1 : 0;
-    }
-  }
-}
 
 class CategoryProgram {
   readonly #layerCount: number;
@@ -121,15 +81,15 @@ class CategoryProgram {
   /** By layer: bytes of one micro-batch at the cut in front of it. */
   readonly #cutBytes: Float64Array;
   readonly #linkMs: Float64Array;
-  /** By category and first layer: how far a stage can go within its memory. */
+  /** By category and first layer: the last layer's end of the longest stage that fits its memory. */
   readonly #lastEnd: readonly Int32Array[];
   /**
-   * By set, within a bar and without links: the most layers that it can have done, and the fewest that leave the rest
-   * to the others.
+   * By set, within a bar and without links: the most layers that it can have done, and the fewest that leave a feasible
+   * rest to the others.
    */
   readonly #most: Int32Array;
   readonly #fewest: Int32Array;
-  // By #index(layer, set, next category): h, and where it came from.
+  // By #index(layer, set, next category): h, and its predecessor.
   readonly #least: Float64Array;
   readonly #precursors: Int32Array;
 
@@ -152,7 +112,7 @@ class CategoryProgram {
     this.#precursors = new Int32Array(this.#least.length);
   }
 
-  /** Algorithm 1; begins with the bar that `hint` tells. Empty when nothing fits. */
+  /** Algorithm 1; begins with the bar from `hint`. No parts if nothing fits. */
   best(hint: Hint | undefined): { readonly parts: Part[]; readonly hint: Hint | undefined } {
     let longestMs = 0;
     let speed = 0;
@@ -190,11 +150,10 @@ class CategoryProgram {
     return { parts: this.#below(Number.POSITIVE_INFINITY), hint: { slowdown, slack: 0 } };
   }
 
-  /** Whether the devices can do all layers within a bar if links take no time; fills #most. */
+  /** Whether the devices can run all layers within a bar if links take no time; fills #most. */
   #reaches(barMs: number): boolean {
     const L = this.#layerCount;
-    // This is most of a first plan's time, before its code is optimized: what does not change stands outside of the
-    // loops.
+    // Most of a first plan's time is spent here, before the code is optimized: loop invariants are kept outside.
     const [isSpent, strides, ends, categories, setCount] = [
       this.#isSpent,
       this.#strides,
@@ -212,7 +171,7 @@ class CategoryProgram {
         const last = start < L ? ((ends[u] as Int32Array)[start] as number) : L;
         const within = (sumsMs[start] as number) + barMs;
         const used = set + (strides[u] as number);
-        // What another order of the same devices can do need not be gone through again.
+        // Skip what another order of the same devices can do.
         let end = Math.max(start, most[used] as number);
         if (end > last || (sumsMs[end] as number) > within) continue;
         while (end < last && (sumsMs[end + 1] as number) <= within) end++;
@@ -222,7 +181,7 @@ class CategoryProgram {
     return most[setCount - 1] === L;
   }
 
-  /** #most from the other end: fills #fewest. */
+  /** As #reaches, from the last layer backwards: fills #fewest. */
   #reachesBack(barMs: number): void {
     const [isSpent, strides, categories] = [this.#isSpent, this.#strides, this.#categories];
     const C = categories.length;
@@ -245,11 +204,11 @@ class CategoryProgram {
     return (set * this.#categories.length + category) * (this.#layerCount + 1) + layer;
   }
 
-  /** The best pipeline whose slowest part is below the bar; empty when there is none. */
+  /** The best pipeline whose slowest part is below the bar; empty if there is none. */
   #below(barMs: number): Part[] {
     const L = this.#layerCount;
     const C = this.#categories.length;
-    // A little more than the bar, so that rounding leaves nothing out.
+    // A tolerance, so that rounding excludes nothing.
     const withinMs = barMs * (1 + 1e-9);
     this.#reaches(withinMs);
     this.#reachesBack(withinMs);
@@ -287,7 +246,10 @@ class CategoryProgram {
     return last === undefined ? [] : this.#follow(last, lastSet);
   }
 
-  /** The first j layers run on `used`, the last of them, from i on, on u: who can come next. */
+  /**
+   * Extends a pipeline: the first j layers run on `used`, those from i on on category u; tries each category that can
+   * follow.
+   */
   #reach(j: number, used: number, u: number, i: number, computeMs: number): void {
     const C = this.#categories.length;
     const bytes = this.#cutBytes[j] as number;
@@ -316,7 +278,7 @@ class CategoryProgram {
   }
 }
 
-/** For each first layer, how far a stage can go within this memory. */
+/** By first layer: the end of the longest stage that fits this memory. */
 function lastFitting(problem: Problem, memoryBytes: number): Int32Array {
   const L = problem.profile.layers.length;
   const ends = new Int32Array(L).fill(L);
@@ -329,74 +291,4 @@ function lastFitting(problem: Problem, memoryBytes: number): Int32Array {
     ends[first] = end;
   }
   return ends;
-}
-
-/** Milliseconds a byte between categories, by the slowest link. */
-function crossTimes({ table }: Problem, categories: readonly (readonly PlannerDevice[])[]): Float64Array {
-  const C = categories.length;
-  const found = new Float64Array(C * C);
-  if (table.isUniform) return found.fill(table.occupancyMs(0, 1, 1));
-  for (const [u, from] of categories.entries()) {
-    for (const [v, to] of categories.entries()) {
-      for (const { place: a } of from)
-        for (const { place: b } of to)
-          if (a !== b) found[u * C + v] = Math.max(found[u * C + v] ?? 0, table.occupancyMs(a, b, 1));
-    }
-  }
-  return found;
-}
-
-function categoryOf({ classes, profile, microBatchSize }: Problem, members: readonly PlannerDevice[]): Category {
-  const { lower, upper, lowerWeight, upperWeight } = interpolation(profile.batchSizes, microBatchSize);
-  const slowestMs = new Float64Array(profile.layers.length);
-  for (const classIndex of new Set(members.map((member) => member.classIndex))) {
-    const { layers } = classes[classIndex] as ClassTimes;
-    const [from, to] = [layers[lower] as Float64Array, layers[upper] as Float64Array];
-    for (let layer = 0; layer < slowestMs.length; layer++) {
-      const ms = lowerWeight * (from[layer] as number) + upperWeight * (to[layer] as number);
-      if (ms > (slowestMs[layer] as number)) slowestMs[layer] = ms;
-    }
-  }
-  return {
-    members,
-    memoryBytes: Math.min(...members.map(({ memoryBytes }) => memoryBytes)),
-    sumsMs: prefixSums(slowestMs),
-  };
-}
-
-/** Equal devices together; where that leaves too many sets, runs of devices that are near in speed. */
-function categoriesOf(problem: Problem): PlannerDevice[][] {
-  const { available, table, devices } = problem;
-  const same = (a: PlannerDevice, b: PlannerDevice): boolean =>
-    a.classIndex === b.classIndex &&
-    a.memoryBytes === b.memoryBytes &&
-    (table.isUniform ||
-      devices.every(
-        ({ place }) =>
-          place === a.place ||
-          place === b.place ||
-          table.occupancyMs(a.place, place, 1) === table.occupancyMs(b.place, place, 1),
-      ));
-  const equal: PlannerDevice[][] = [];
-  for (const device of available) {
-    const group = equal.find(([first]) => first !== undefined && same(first, device));
-    if (group === undefined) equal.push([device]);
-    else group.push(device);
-  }
-  if (stateCount(equal) <= stateLimit) return equal;
-  const speed = new Map(available.map((device) => [device.place, categoryOf(problem, [device]).sumsMs.at(-1)]));
-  const sorted = [...available].sort(
-    (a, b) => (speed.get(a.place) ?? 0) - (speed.get(b.place) ?? 0) || b.memoryBytes - a.memoryBytes,
-  );
-  for (let count = Math.min(10, sorted.length); count > 1; count--) {
-    const runs = Array.from({ length: count }, (_, index) =>
-      sorted.slice(Math.floor((index * sorted.length) / count), Math.floor(((index + 1) * sorted.length) / count)),
-    );
-    if (stateCount(runs) <= stateLimit) return runs;
-  }
-  return [sorted];
-}
-
-function stateCount(categories: readonly (readonly PlannerDevice[])[]): number {
-  return categories.reduce((product, members) => product * (members.length + 1), 1);
 }

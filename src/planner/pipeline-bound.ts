@@ -1,43 +1,41 @@
-// A round that no pipeline can beat, from what the busiest device does (bounds.ts) and four things more: pipelines fill
-// and drain, activations take time between stages, groups reduce their gradients, and weights must fit somewhere. Asks
-// of a time T whether any pipeline could be as fast, by dynamic programming over the layers in a world where everything
-// left out is in the pipeline's favour, and finds the largest T with the answer no.
+// A lower bound on the round of any pipeline, from the busy time of the busiest device (bounds.ts) and four more facts:
+// pipelines fill and drain, activations take time between stages, groups reduce their gradients, and weights must fit
+// somewhere. Decides for a time T whether any pipeline could be as fast, by dynamic programming over the layers in a
+// relaxation that favours the pipeline, and finds the largest T with the answer no.
 //
-// Legend: a stage of layers [i, j) on a group of capacity s (the sum of its devices' speeds) is passed by a micro-batch
-// in u = w(i, j)/s at least. Follow one sample through the pipeline: its devices d_0, d_1, … have shares y, and the
-// mean of y·w/s_d over all samples of a micro-batch is Σ y²·w/(B·s_d) ≥ u (Cauchy and Schwarz). What holds on every
-// sample's way, with sums, maxima and products by positive numbers, holds for the means. With S_p for what comes before
-// the first forward and after the last backward of stage p, c for a border and R for AllReduce,
-//     T ≥ max(S_p, R_p) + M·u_p,    S_{p+1} = max(S_p, R_p) + u_p + 2c,    T ≥ S_{p+1} + (M − 1)·occupancy,    Σ s_p ≤
-//     all speeds.
-// Where AllReduce overlaps, it starts with the last backward at the earliest: R + (M − 1)·u instead of R + M·u, and
-// max(S + u, R) for S'. Where the backward is cut in two, only input gradients are on the way back, and weight
-// gradients may wait as long as the schedule lets them.
+// Derivation: a micro-batch passes a stage of layers [i, j) on a group of capacity s (the sum of its devices' speeds)
+// in at least u = w(i, j)/s. Follow one sample through the pipeline: its devices d_0, d_1, … have shares y, and the
+// mean of y·w/s_d over all samples of a micro-batch is Σ y²·w/(B·s_d) ≥ u (Cauchy–Schwarz). Sums, maxima and products
+// by positive numbers that hold on every sample's way hold for the means. With S_p for what comes before the first
+// forward and after the last backward of stage p, c for a border and R for AllReduce: T ≥ max(S_p, R_p) + M·u_p,
+// S_{p+1} = max(S_p, R_p) + u_p + 2c, T ≥ S_{p+1} + (M − 1)·occupancy, Σ s_p ≤ all speeds. If AllReduce is overlapped,
+// it starts with the last backward at the earliest: R + (M − 1)·u instead of R + M·u, and max(S + u, R) for S'. If the
+// backward is split, only input gradients are on the way back, and weight gradients may be delayed as long as the
+// schedule permits.
 
 import type { LinkSpeed } from '../cluster/cluster.ts';
 import { stageMemoryBytes } from '../cluster/memory.ts';
-import { overlapsAllReduce, splitsBackward } from '../schedule/generate.ts';
 import { createBounds } from './bounds.ts';
 import type { Budget } from './branch-and-bound.ts';
 import { fastestLink } from './cost.ts';
 import { gradientsCross, mayReplicate, type Problem, stageDemand } from './problem.ts';
 import type { Steps } from './steps.ts';
 
-/** Halvings of the interval between the simple bound and the best round. */
+/** Bisection steps between the simple bound and the best round. */
 const halvings = 9;
-/** Capacities of groups are told apart by this factor. */
+/** Capacities of groups are quantised by this factor. */
 const capacityRatio = 1.2;
-/** Sets of devices that have done the first layers are told apart by this many capacities. */
+/** The capacity used by the first layers is quantised into this many buckets. */
 const bucketCount = 48;
-/** Work between two steps: some milliseconds. */
+/** Work between two steps: a few milliseconds. */
 const unitsPerStep = 2048;
-/** What rounding may do. */
+/** Tolerance for rounding. */
 const slack = 1e-9;
 
 /**
- * A round in milliseconds that no pipeline of these problems is below, between `lowMs`, which is one already, and
- * `highMs`, a round that exists. A unit of the budget is one stage looked at; when it is used up, the best bound so
- * far.
+ * A lower bound, in milliseconds, on the round of any pipeline of these problems, between `lowMs`, which is a bound
+ * already, and `highMs`, a round that exists. A unit of the budget is one stage evaluated; when it is used up, returns
+ * the best bound so far.
  */
 export function* pipelineBoundMs(
   problems: readonly { readonly problem: Problem; readonly boundMs: number }[],
@@ -62,7 +60,7 @@ export function* pipelineBoundMs(
   return low;
 }
 
-/** How many devices, of which capacity, a stage may have. */
+/** How many devices a stage may have, and their capacity. */
 interface Option {
   /** The capacity that it takes at least. */
   readonly cost: number;
@@ -81,7 +79,7 @@ class Relaxation {
   readonly #largestBytes: number;
   readonly #deviceCount: number;
   readonly #busiestMs: (first: number, end: number, speed: number) => number;
-  /** Least part of u that is on the way back with the gradients, the forward pass included. */
+  /** Lower bound on the part of u that is on the gradients' way back, the forward pass included. */
   readonly #wayShare: number;
   readonly #overlaps: boolean;
   readonly #splits: boolean;
@@ -101,8 +99,8 @@ class Relaxation {
     this.#options = optionsOf(own);
     this.#link = fastestLink(problem.cluster);
     this.#largestBytes = Math.max(...problem.available.map(({ memoryBytes }) => memoryBytes));
-    this.#overlaps = overlapsAllReduce(problem.schedule);
-    this.#splits = splitsBackward(problem.schedule);
+    this.#overlaps = problem.schedule.overlapsAllReduce;
+    this.#splits = problem.schedule.splitsBackward;
     const isHalved = Object.values(problem.profile.devices).every(
       ({ backwardInputMs }) => backwardInputMs === undefined,
     );
@@ -117,7 +115,7 @@ class Relaxation {
     return (2 * layer + isSingle) * (bucketCount + 1) + bucket;
   }
 
-  /** Whether a pipeline may take less than this; true, too, when the budget is used up. */
+  /** Whether a pipeline may take less than this; also true when the budget is used up. */
   *mayTake(barMs: number, budget: Budget): Steps<boolean> {
     const L = this.#problem.profile.layers.length;
     this.#before.fill(Number.POSITIVE_INFINITY);
@@ -143,7 +141,7 @@ class Relaxation {
     return false;
   }
 
-  /** Stages of such a group behind what a cell stands for. True: one that ends the pipeline in time. */
+  /** Adds stages of such a group behind a cell's pipeline. True if one ends the pipeline in time. */
   #extend(
     from: number,
     first: number,
@@ -187,11 +185,11 @@ class Relaxation {
     return false;
   }
 
-  /** Units of u between the first forward of a stage and its last input gradient, at least. */
+  /** A lower bound on the units of u between the first forward of a stage and its last input gradient. */
   #passCount(stage: number): number {
     const { microBatchCount: M } = this.#problem;
     if (!this.#splits) return M;
-    // Up to 2p weight gradients wait at stage p: zb-h1's K_p less the forwards that it runs ahead.
+    // Up to 2p weight gradients are delayed at stage p: zb-h1's K_p minus the forwards that it runs ahead.
     const weights = Math.max(0, M - 1 - 2 * stage);
     return weights + (M - weights) * this.#wayShare;
   }
@@ -205,8 +203,8 @@ class Relaxation {
   }
 
   /**
-   * What crosses a border both ways, and the part of it that occupies the link one way: in as many pieces as can be,
-   * over the fastest link.
+   * The time of a border for both directions, and the part that occupies the link in one direction: in as many pieces
+   * as possible, over the fastest link.
    */
   #border(
     cut: number,

@@ -1,12 +1,12 @@
-// plan(): profile and cluster in, Plan out. Chooses the micro-batch size where the caller did not, lets the named
-// planner search, and lets the simulator decide between what was found and predict the winner. Pure and deterministic;
-// runs to its end on the calling thread.
+// plan(): profile and cluster in, Plan out. Chooses the micro-batch size unless the caller gives one, lets the named
+// planner search, and lets the simulator choose among the results and predict the winner. Pure and deterministic; runs
+// to its end on the calling thread.
 
 import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
 import type { OptimizerState } from '../cluster/memory.ts';
 import { parseCluster, parseProfile } from '../cluster/validate.ts';
 import { InputError } from '../errors.ts';
-import { inFlight } from '../schedule/generate.ts';
+import { scheduleOf, schedules } from '../schedule/schedules.ts';
 import { roundBounds } from './bounds.ts';
 import { type Pin, settleConstraints } from './constraints.ts';
 import { plannerOf } from './planners.ts';
@@ -19,9 +19,9 @@ export interface PlanInput {
   readonly cluster: Cluster;
   /** Samples of a round. */
   readonly batchSize: number;
-  /** Must divide batchSize. Absent: every divisor is tried. */
+  /** Must divide batchSize. If absent, every divisor is tried. */
   readonly microBatchSize?: number;
-  /** Absent: the planner's own; `best` tries all. */
+  /** If absent, the planner's own; `best` tries all. */
   readonly schedule?: string;
   /** See plannerNames. Default 'asteroid'. */
   readonly planner?: string;
@@ -33,32 +33,31 @@ export interface PlanInput {
    */
   readonly replicateBatchDependent?: boolean;
   /**
-   * Lets planners `best` and `exhaustive` make devices compute activations again where they do not fit, if the profile
-   * says what that costs (LayerProfile.recomputed). Default true.
+   * Lets planners `best` and `exhaustive` make devices recompute activations that do not fit, if the profile gives the
+   * cost (LayerProfile.recomputed). Default true.
    */
   readonly mayRecompute?: boolean;
-  /** The stage with such a layer consists of the devices that are pinned to it. */
+  /** Layers pinned to devices: the stage of a pinned layer has exactly the devices pinned to it. */
   readonly pins?: readonly Pin[];
-  /** Names of devices that get no layers. One that holds the data still sends it. */
+  /** Names of devices that get no layers. An excluded device that holds the data still sends it. */
   readonly exclude?: readonly string[];
-  /** Looked at between the steps of the search, which then ends with the signal's reason. */
+  /** Checked between the steps of the search, which then throws the signal's reason. */
   readonly signal?: AbortSignal;
   /**
-   * Asked between the steps of planner `best`, which ends with the best plan so far when the answer is yes, though not
-   * before planner `asteroid`, its first, has answered, and not before there is any plan. Default: it takes what its
-   * limits of work allow.
+   * Asked between the steps of planner `best`; when true, the search ends with the best plan so far, but not before
+   * planner `asteroid`, its first, has answered and some plan exists. Default: limited by counted work only.
    */
   readonly isTimeUp?: () => boolean;
-  /** Hears of every plan that is better than all before, so that there is a best one at any time. */
+  /** Called with every plan that is better than all before. */
   readonly onBetter?: (plan: Plan) => void;
-  /** Hears about how much of the current part of the search is done, from 0 to 1. */
+  /** Called with the fraction, from 0 to 1, of the current part of the search that is done. */
   readonly onProgress?: (done: number) => void;
 }
 
 /**
- * The named planner's plan. `predicted` is the simulator's, and `lowerBoundMs` what no plan for this batch can beat:
- * where it equals `roundMs`, the plan is proven to be optimal. Throws InputError, one sentence, for input that is wrong
- * or fits nowhere.
+ * The named planner's plan. `predicted` is the simulator's; `lowerBoundMs` is a round that no plan for this batch can
+ * beat: if it equals `roundMs`, the plan is proven optimal. Throws InputError, one sentence, for invalid input and if
+ * nothing fits.
  */
 export function plan(input: PlanInput): Plan {
   const steps = planSteps(input);
@@ -68,7 +67,7 @@ export function plan(input: PlanInput): Plan {
   }
 }
 
-/** The same in steps, for who wants to do something else between them. */
+/** `plan` in steps, for callers that have other work to do between them. */
 export function* planSteps(input: PlanInput): Steps<Plan> {
   const {
     batchSize,
@@ -77,14 +76,13 @@ export function* planSteps(input: PlanInput): Steps<Plan> {
     isTimeUp,
     onBetter,
     onProgress,
-    schedule,
     planner = 'asteroid',
     replicateBatchDependent = false,
     mayRecompute = true,
   } = input;
   const profile = parseProfile(input.profile);
   const cluster = parseCluster(input.cluster);
-  if (schedule !== undefined) inFlight(schedule, 0, 1, 1);
+  const schedule = input.schedule === undefined ? undefined : scheduleOf(input.schedule);
   const search = plannerOf(planner);
   const microBatchSizes = settleMicroBatchSizes(batchSize, input.microBatchSize);
   const microBatchSize = microBatchSizes[0] ?? 1;
@@ -93,7 +91,7 @@ export function* planSteps(input: PlanInput): Steps<Plan> {
     ...{
       profile,
       cluster,
-      schedule: schedule ?? '1f1b',
+      schedule: schedule ?? schedules['1f1b'],
       batchSize,
       microBatchSize,
       optimizerState,
@@ -121,7 +119,7 @@ export function* planSteps(input: PlanInput): Steps<Plan> {
   }
 }
 
-/** The sizes to try, ascending: the one that was asked for, or every divisor of the batch. */
+/** The micro-batch sizes to try, ascending: the one given, or every divisor of the batch. */
 function settleMicroBatchSizes(batchSize: number, asked: number | undefined): number[] {
   if (!Number.isInteger(batchSize) || batchSize < 1)
     throw new InputError(`The batch size is ${batchSize}; give a whole number of 1 or more.`);
@@ -133,7 +131,8 @@ function settleMicroBatchSizes(batchSize: number, asked: number | undefined): nu
     Math.abs(size - asked) < Math.abs(closest - asked) ? size : closest,
   );
   throw new InputError(
-    `The batch of ${batchSize} samples cannot be cut into micro-batches of ${asked}; give a divisor of it, such as ${near}.`,
+    `The batch of ${batchSize} samples cannot be cut into micro-batches of ${asked}; give a divisor of it, ` +
+      `such as ${near}.`,
   );
 }
 

@@ -1,7 +1,7 @@
-// The table of planners: a name, and what it does with a question. `plan` (plan.ts) is the way in.
+// The table of planners: name → function from a question to an answer. `plan` (plan.ts) is the entry point.
 
 import { InputError } from '../errors.ts';
-import { scheduleNames } from '../schedule/generate.ts';
+import { type ScheduleName, schedules } from '../schedule/schedules.ts';
 import { roughSearch, search } from './asteroid.ts';
 import { dapple, ftpipehd, gpipe, type Layouts, pipedream } from './baselines.ts';
 import { best } from './best.ts';
@@ -30,25 +30,25 @@ import type { Found, Space } from './space.ts';
 import { asteroidSpaces, dataParallelSpaces, everySpace, type Spaces, singleSpaces, straightSpaces } from './spaces.ts';
 import type { Steps } from './steps.ts';
 
-/** Most plans that `exhaustive` goes through. */
+/** The largest number of plans that `exhaustive` tries. */
 const exhaustiveLimit = 2e6;
-/** How far a rough plan may be from the best one for its micro-batch size to be searched early. */
+/** Factor by which a rough plan may exceed the best one for its micro-batch size to be searched early. */
 const earlySlack = 1.3;
 
 export const planners: Readonly<Record<string, Planner>> = {
   /**
-   * The default: never worse than any other under the simulator; exact where it can prove it. In huge clusters
-   * pipedream would take minutes and is not asked.
+   * The default: under the simulator never worse than any other planner; exact if it can prove optimality. Skips
+   * pipedream in huge clusters, which would take minutes.
    */
   best: (question, options) => {
     const isHuge = question.base.available.length >= hugeDeviceCount;
     return best(question, options, bestStartsFrom.filter((name) => !isHuge || name !== 'pipedream').map(plannerOf));
   },
-  /** The paper: Algorithms 1 and 2. The micro-batch size is the best by its own formula (eq. 4). */
+  /** The paper: Algorithms 1 and 2. The micro-batch size is the best by the paper's formula (eq. 4). */
   asteroid,
   /** The fastest single device that fits. */
   single: bySearch(singleSpaces),
-  /** Data parallelism over all devices, shares by Algorithm 1: EDDL. */
+  /** Data parallelism over all devices, shares by Algorithm 1 (EDDL). */
   dp: bySearch(dataParallelSpaces),
   /**
    * A pipeline of single devices in the cluster's order, each with at least one layer, by eq. 4 (with fewer layers than
@@ -68,7 +68,7 @@ export const planners: Readonly<Record<string, Planner>> = {
 /** The names of the planners. */
 export const plannerNames: readonly string[] = Object.keys(planners);
 
-/** Planners whose answers `best` starts from: all whose plans are Programs, the oracle excepted. */
+/** Planners that `best` starts from: all whose plans are Programs, except the oracle. */
 const bestStartsFrom: readonly string[] = [
   'asteroid',
   'single',
@@ -81,19 +81,19 @@ const bestStartsFrom: readonly string[] = [
   'dapple',
 ];
 
-/** The planner of that name; InputError listing them when there is none. */
+/** The planner of that name; throws InputError listing the names if there is none. */
 export function plannerOf(name: string): Planner {
   if (Object.hasOwn(planners, name)) return planners[name] as Planner;
   throw new InputError(`There is no planner "${name}"; use one of ${plannerNames.join(', ')}.`);
 }
 
-/** One search for each micro-batch size and space; the simulator decides. */
+/** A planner that runs one search for each micro-batch size and space; the simulator chooses. */
 function bySearch(spaces: Spaces): Planner {
   return function* (question, options) {
     let found: Answer | undefined;
-    const problems = problemsOf(question, ['1f1b']);
+    const problems = problemsOf(question, [schedules['1f1b']]);
     for (const { problem, boundMs } of problems) {
-      // Sorted by bound: from here on nothing can be better.
+      // Sorted by bound: nothing after this can be better.
       if (found !== undefined && boundMs >= found.roundMs) break;
       for (const space of spaces(problem)) {
         const pipeline = yield* search(problem, space);
@@ -106,15 +106,15 @@ function bySearch(spaces: Spaces): Planner {
 }
 
 /**
- * The paper's planner, for every micro-batch size. First roughly: the size whose rough plan is best is then searched
- * first, and with its round as the bar most others end at once.
+ * The paper's planner, for every micro-batch size. A rough search first finds the most promising size, which is
+ * searched first; with its round as the bar most other searches end at once.
  */
 function* asteroid(question: Question, options: PlannerOptions): Steps<Answer> {
   let found: { problem: Problem; layouts: Answer['layouts'] } | undefined;
   let barMs = Number.POSITIVE_INFINITY;
   const searches: { problem: Problem; boundMs: number; space: Space; rough: Found | undefined }[] = [];
   let roughMs = Number.POSITIVE_INFINITY;
-  for (const { problem, boundMs } of problemsOf(question, ['1f1b'])) {
+  for (const { problem, boundMs } of problemsOf(question, [schedules['1f1b']])) {
     for (const space of asteroidSpaces(problem)) {
       const rough = boundMs >= roughMs ? undefined : yield* roughSearch(problem, space, roughMs * earlySlack);
       roughMs = Math.min(roughMs, rough?.roundMs ?? roughMs);
@@ -136,10 +136,14 @@ function* asteroid(question: Question, options: PlannerOptions): Steps<Answer> {
 }
 
 /**
- * One plan for each micro-batch size, with the planner's own schedule unless another was asked for; the simulator
- * decides among those that fit.
+ * A planner with one plan for each micro-batch size, with its own schedule unless another is given; the simulator
+ * chooses among the plans that fit.
  */
-function byLayouts(planner: () => Layouts, schedule: string, kind: { readonly isStraight?: boolean } = {}): Planner {
+function byLayouts(
+  planner: () => Layouts,
+  schedule: ScheduleName,
+  kind: { readonly isStraight?: boolean } = {},
+): Planner {
   return function* (question, options) {
     if (question.base.pins.size > 0)
       throw new InputError(
@@ -147,10 +151,10 @@ function byLayouts(planner: () => Layouts, schedule: string, kind: { readonly is
       );
     let nearest: (Overload & { readonly microBatchSize: number }) | undefined;
     const layoutsOf = planner();
-    const problems = problemsOf(question, [schedule], kind);
+    const problems = problemsOf(question, [schedules[schedule]], kind);
     const candidates: Candidate[] = [];
     let found: Answer | undefined;
-    // What one of them is known to take.
+    // The shortest known round.
     let barMs = Number.POSITIVE_INFINITY;
     for (const { problem, boundMs } of problems) {
       if (boundMs >= barMs) break;
@@ -167,7 +171,7 @@ function byLayouts(planner: () => Layouts, schedule: string, kind: { readonly is
       } else if (nearest === undefined || overload.neededMiB - overload.hasMiB < nearest.neededMiB - nearest.hasMiB)
         nearest = { ...overload, microBatchSize: problem.microBatchSize };
     }
-    // The simulator is asked for those that may still be the fastest, the most promising first.
+    // Simulates the candidates that may still be the fastest, the most promising first.
     for (const candidate of candidates.sort((a, b) => a.leastMs - b.leastMs)) {
       if (found !== undefined && candidate.leastMs >= found.roundMs) break;
       found = better(found, answerOfCandidate(candidate, question.planner), options);
@@ -183,7 +187,7 @@ function* virtualWorkers(question: Question, options: PlannerOptions): Steps<Ans
       `Planner "${question.planner}" takes no pins; use planner best or asteroid, or leave the pins out.`,
     );
   let found: Answer | undefined;
-  for (const { problem, boundMs } of problemsOf({ ...question, schedule: '1f1b' }, [])) {
+  for (const { problem, boundMs } of problemsOf({ ...question, schedule: schedules['1f1b'] }, [])) {
     if (found !== undefined && boundMs >= found.roundMs) break;
     const answer = yield* hetpipe(problem);
     if (answer !== undefined) found = better(found, answer, options);
@@ -193,11 +197,12 @@ function* virtualWorkers(question: Question, options: PlannerOptions): Steps<Ans
 
 function* exhaustive(asked: Question, options: PlannerOptions): Steps<Answer> {
   const question = recomputing(asked);
-  const problems = problemsOf(question, scheduleNames);
+  const problems = problemsOf(question, Object.values(schedules));
   const count = problems.reduce((sum, { problem }) => sum + pipelineCount(problem), 0);
   if (count > exhaustiveLimit)
     throw new InputError(
-      `Planner "exhaustive" would have to try ${count.toExponential(1)} plans, and tries ${exhaustiveLimit.toExponential(0)} at most; use planner best, or fewer devices, layers or samples.`,
+      `Planner "exhaustive" would have to try ${count.toExponential(1)} plans, and tries ` +
+        `${exhaustiveLimit.toExponential(0)} at most; use planner best, or fewer devices, layers or samples.`,
     );
   let found: Answer | undefined;
   for (const [index, { problem }] of problems.entries()) {

@@ -1,4 +1,4 @@
-// What the simulator says of a plan, as the plan's prediction.
+// The simulator's result as a plan's prediction.
 
 import type { Cluster, Plan, PlanLayout, Profile } from '../cluster/cluster.ts';
 import type { OptimizerState } from '../cluster/memory.ts';

@@ -4,18 +4,18 @@
 import type { Cluster, DeviceTimes, Profile } from '../cluster/cluster.ts';
 import { forwardOnlyCount, withoutBackward } from '../cluster/forward-only.ts';
 import { type LinkTable, links } from '../cluster/links.ts';
-import { bytesInMiB, type LayerSums, layerSums, type OptimizerState, type StageDemand } from '../cluster/memory.ts';
-import { type KeptSums, keptSums, recomputeTable } from '../cluster/recomputation.ts';
 import {
-  backwardInputTable,
-  deviceTimes,
-  handlingMs,
-  type PassTables,
-  prefixSums,
-  reducingMs,
-  stepTables,
-} from '../cluster/times.ts';
-import { forwardsAhead, overlapsAllReduce, splitsBackward } from '../schedule/generate.ts';
+  bytesInMiB,
+  demandOf,
+  type LayerSums,
+  layerSums,
+  type OptimizerState,
+  type StageDemand,
+} from '../cluster/memory.ts';
+import { fusedTables, hasFusedTimes, type Overhead, overheadOf, type PassTables } from '../cluster/overhead.ts';
+import { type KeptSums, keptSums, recomputeTable } from '../cluster/recomputation.ts';
+import { backwardInputTable, deviceTimes, prefixSums } from '../cluster/times.ts';
+import type { Schedule } from '../schedule/schedules.ts';
 
 /** A device as the planners see it. */
 export interface PlannerDevice {
@@ -37,15 +37,8 @@ export interface ClassTimes extends PassSums {
   readonly backwardWeight: readonly Float64Array[] | undefined;
   /** Of computing all activations again that can be. */
   readonly again: readonly Float64Array[];
-  /** What a byte costs that is sent or received (`handlingMs`). */
-  readonly msPerByte: number;
-  /** And one of an AllReduce (`reducingMs`). */
-  readonly reducingMsPerByte: number;
-  /** What a pass takes besides its layers. */
-  readonly callMs: number;
-  /** What a frame costs besides its bytes, and what a pass does. */
-  readonly frameMs: number;
-  readonly passMs: number;
+  /** What its processor pays besides. */
+  readonly overhead: Overhead;
 }
 
 export interface PassSums {
@@ -58,7 +51,7 @@ export interface PassSums {
 export interface Problem {
   readonly profile: Profile;
   readonly cluster: Cluster;
-  readonly schedule: string;
+  readonly schedule: Schedule;
   readonly microBatchSize: number;
   readonly microBatchCount: number;
   readonly optimizerState: OptimizerState;
@@ -86,7 +79,7 @@ export interface Problem {
 export interface ProblemInput {
   readonly profile: Profile;
   readonly cluster: Cluster;
-  readonly schedule: string;
+  readonly schedule: Schedule;
   readonly batchSize: number;
   readonly microBatchSize: number;
   readonly optimizerState: OptimizerState;
@@ -115,11 +108,7 @@ export function createProblem(input: ProblemInput): Problem {
           ...passSums(times),
           backwardInput: backwardInputTable(times).map(prefixSums),
           backwardWeight: times.backwardWeightMs?.map(prefixSums),
-          msPerByte: handlingMs(times, 1),
-          reducingMsPerByte: reducingMs(times, 1),
-          callMs: times.callMs ?? 0,
-          frameMs: times.frameMs ?? 0,
-          passMs: times.passMs ?? 0,
+          overhead: overheadOf(times),
           again: again.map(prefixSums),
         }) - 1;
       known.set(times, classIndex);
@@ -147,7 +136,7 @@ function passSums(times: DeviceTimes): PassSums & { readonly steps: PassSums } {
     layers: forwardMs.map((row, point) => sumsOfLayers(row, backwardMs[point] as readonly number[])),
   });
   const apart = sums(times);
-  return { ...apart, steps: times.stepMs === undefined ? apart : sums(stepTables(times)) };
+  return { ...apart, steps: hasFusedTimes(times) ? sums(fusedTables(times)) : apart };
 }
 
 function sumsOfLayers(forwardMs: readonly number[], backwardMs: readonly number[]): Float64Array {
@@ -157,14 +146,11 @@ function sumsOfLayers(forwardMs: readonly number[], backwardMs: readonly number[
   return sums;
 }
 
-/**
- * Whether a last stage that begins with layer `first` runs each backward right after its forward, as one step (`stepMs`
- * of the profile).
- */
+/** Whether a last stage that begins with layer `first` runs each backward right after its forward, as one graph. */
 export function runsSteps(problem: Problem, first: number): boolean {
   const { schedule, microBatchCount } = problem;
-  if (overlapsAllReduce(schedule) || (splitsBackward(schedule) && gradientsCross(problem, first))) return false;
-  return forwardsAhead(schedule, 0, 1, microBatchCount) === 1;
+  if (schedule.overlapsAllReduce || (schedule.splitsBackward && gradientsCross(problem, first))) return false;
+  return schedule.forwardsAhead(0, 1, microBatchCount) === 1;
 }
 
 /** The sums that hold for a stage of layers [first, end). */
@@ -194,7 +180,7 @@ export function mayReplicate({ sums, replicateBatchDependent }: Problem, first: 
 export function withMicroBatchSize(
   problem: Problem,
   microBatchSize: number,
-  schedule: string = problem.schedule,
+  schedule: Schedule = problem.schedule,
 ): Problem {
   const batchSize = problem.microBatchSize * problem.microBatchCount;
   return { ...problem, schedule, microBatchSize, microBatchCount: batchSize / microBatchSize };
@@ -216,13 +202,6 @@ export interface StageLayout {
 export function stageDemand(problem: Problem, first: number, end: number, inFlightCount: number): StageDemand {
   const { sums, optimizerState, recomputes, kept } = problem;
   const savedBytes = sums.savedBytes(first, end);
-  return {
-    weightBytes: sums.weightBytes(first, end),
-    frozenBytes: sums.frozenBytes(first, end),
-    runtimeBytes: sums.runtimeBytes(first, end),
-    savedBytes,
-    leastSavedBytes: recomputes ? kept.leastBytes(first, end) : savedBytes,
-    inFlight: inFlightCount,
-    optimizerState,
-  };
+  const leastSavedBytes = recomputes ? kept.leastBytes(first, end) : savedBytes;
+  return demandOf(sums, [first, end], { savedBytes, leastSavedBytes, inFlight: inFlightCount, optimizerState });
 }

@@ -1,9 +1,9 @@
-// What a planner is asked and what it answers. A planner settles the micro-batch size, the schedule and the stages; the
-// simulator has the last word on how long its plan's round takes.
+// A planner's input and output. A planner chooses the micro-batch size, the schedule and the stages; the simulator
+// decides how long its plan's round takes.
 
 import type { Plan, PlanLayout, StagePlan } from '../cluster/cluster.ts';
 import { bytesInMiB, stageMemoryBytes } from '../cluster/memory.ts';
-import { splitsBackward } from '../schedule/generate.ts';
+import type { Schedule } from '../schedule/schedules.ts';
 import type { RoundBounds } from './bounds.ts';
 import { Evaluator, simulatedMs } from './evaluate.ts';
 import { layoutPlan } from './layout.ts';
@@ -14,70 +14,70 @@ import type { Steps } from './steps.ts';
 export interface Question {
   /** The planner's name, for the plan and for messages. */
   readonly planner: string;
-  /** With the first micro-batch size; the others share everything with it that does not depend on that. */
+  /** The problem with the first micro-batch size; the others share everything that does not depend on the size. */
   readonly base: Problem;
-  /** Ascending. One where the caller chose it. */
+  /** Ascending; a single one if the caller chose it. */
   readonly microBatchSizes: readonly number[];
-  /** For each of them. */
+  /** By micro-batch size. */
   readonly bounds: readonly RoundBounds[];
-  /** Absent where the caller leaves it to the planner. */
-  readonly schedule?: string | undefined;
-  /** Whether planners that can may let devices compute activations again. */
+  /** Absent if the planner may choose. */
+  readonly schedule?: Schedule | undefined;
+  /** Whether planners that support it may let devices recompute activations. */
   readonly mayRecompute: boolean;
 }
 
-/** The question for a planner that can recompute. */
+/** The question with recomputation, for a planner that supports it. */
 export function recomputing(question: Question): Question {
   return question.mayRecompute ? { ...question, base: withRecomputation(question.base) } : question;
 }
 
-/** A plan that a planner found, as the simulator sees it. */
+/** A planner's plan with the simulator's prediction. */
 export interface Answer {
   readonly layout: PlanLayout;
   readonly roundMs: number;
   readonly predicted: Plan['predicted'];
-  /** Whether no plan of any micro-batch size and schedule that was asked for has a shorter round. */
+  /** Whether no plan of the requested micro-batch sizes and schedules has a shorter round. */
   readonly isOptimal?: boolean;
-  /** A round that none of them is below, where the planner knows a better one than lowerBoundMs (bounds.ts). */
+  /** A lower bound on their rounds, if the planner knows a better one than lowerBoundMs (bounds.ts). */
   readonly boundMs?: number;
-  /** The stages as places; absent for what is no pipeline (hetpipe). */
+  /** The stages as places; absent for answers that are no pipeline (hetpipe). */
   readonly layouts?: readonly StageLayout[];
   readonly problem: Problem;
 }
 
 export interface PlannerOptions {
-  /** Hears of each answer that is better than all before. */
+  /** Called with each answer that is better than all before. */
   readonly report?: (answer: Answer) => void;
-  /** See PlanInput. */
+  /** See PlanInput.isTimeUp. */
   readonly isTimeUp?: () => boolean;
 }
 
-/** A planner. Throws InputError, one sentence, where it has no plan. */
+/** A planner. Throws InputError, one sentence, if it has no plan. */
 export type Planner = (question: Question, options: PlannerOptions) => Steps<Answer>;
 
 /**
- * The question's problems with bounds, the most promising first: one for each micro-batch size and each schedule.
+ * The question's problems with bounds, the most promising first: one for each micro-batch size and schedule.
  * `isStraight`: all stages are single devices.
  */
 export function problemsOf(
   { base, microBatchSizes, bounds, schedule }: Question,
-  schedules: readonly string[],
+  schedules: readonly Schedule[],
   { isStraight = false }: { readonly isStraight?: boolean } = {},
 ): { problem: Problem; boundMs: number }[] {
   const asked = schedule === undefined ? schedules : [schedule];
   const found = microBatchSizes.flatMap((size, index) =>
-    asked.map((name) => {
+    asked.map((each) => {
       const { anyMs, straightMs } = bounds[index] as RoundBounds;
       return {
-        problem: withMicroBatchSize(base, size, name),
-        boundMs: isStraight && !splitsBackward(name) ? straightMs : anyMs,
+        problem: withMicroBatchSize(base, size, each),
+        boundMs: isStraight && !each.splitsBackward ? straightMs : anyMs,
       };
     }),
   );
   return found.sort((a, b) => a.boundMs - b.boundMs);
 }
 
-/** A pipeline with what the simulator says of it: by the evaluator where that is the same, which is sooner. */
+/** A pipeline's answer; uses the evaluator if it equals the simulator, since it is faster. */
 export function answerOf(problem: Problem, planner: string, layouts: readonly StageLayout[]): Answer {
   const evaluator = new Evaluator(problem);
   return answerIn(
@@ -88,16 +88,16 @@ export function answerOf(problem: Problem, planner: string, layouts: readonly St
   );
 }
 
-/** A pipeline with what is known of it without the simulator. */
+/** A pipeline before it is simulated. */
 export interface Candidate {
   readonly problem: Problem;
   readonly layouts: readonly StageLayout[];
-  /** Its round, or what that is at least. */
+  /** Its round, or a lower bound on it. */
   readonly leastMs: number;
   readonly isExact: boolean;
 }
 
-/** Undefined where its round is not shorter than the bar. */
+/** The pipeline as a candidate; undefined if its round is not below the bar. */
 export function candidateBelow(
   barMs: number,
   problem: Problem,
@@ -108,7 +108,7 @@ export function candidateBelow(
   return leastMs >= barMs ? undefined : { problem, layouts, leastMs, isExact: evaluator.isExact };
 }
 
-/** The candidate with what the simulator says of it. */
+/** The candidate as an answer, simulated. */
 export function answerOfCandidate({ problem, layouts, leastMs, isExact }: Candidate, planner: string): Answer {
   return answerIn(isExact ? leastMs : simulatedMs(problem, layouts), problem, planner, layouts);
 }
@@ -127,14 +127,14 @@ function answerIn(roundMs: number, problem: Problem, planner: string, layouts: r
   return { layout, layouts, problem, roundMs, predicted: { roundMs, samplesPerS, peakMemoryMiB } };
 }
 
-/** A device that a plan asks too much of. */
+/** A device whose memory a plan exceeds. */
 export interface Overload {
   readonly name: string;
   readonly neededMiB: number;
   readonly hasMiB: number;
 }
 
-/** The device of these stages that lacks the most memory by eq. 3; undefined when all fit. */
+/** The device of these stages that lacks the most memory by eq. 3; undefined if all fit. */
 export function overloadOf(problem: Problem, stages: readonly StagePlan[]): Overload | undefined {
   let worst: Overload | undefined;
   for (const { layers, devices, samples, inFlight } of stages) {

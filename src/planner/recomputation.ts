@@ -1,18 +1,17 @@
-// Recomputation as the planners see it: a device keeps as much as its memory holds and computes the rest again, so that
-// layers, devices and shares settle it. Only problems that say so (Problem.recomputes) have it; elsewhere everything is
-// kept.
+// Recomputation in planning: a device keeps as much as its memory holds and recomputes the rest, so layers, devices and
+// shares determine it. Applies only to problems that enable it (Problem.recomputes); elsewhere everything is kept.
 
 import type { StageDemand } from '../cluster/memory.ts';
 import { keptBytes, recomputeFraction } from '../cluster/recomputation.ts';
 import { interpolation, rangeOf } from '../cluster/times.ts';
 import type { Problem } from './problem.ts';
 
-/** The same problem with recomputation, where its profile knows what that saves. */
+/** The problem with recomputation enabled, if its profile knows what that saves. */
 export function withRecomputation(problem: Problem): Problem {
   return { ...problem, recomputes: problem.profile.layers.some(({ recomputed }) => recomputed !== undefined) };
 }
 
-/** Milliseconds by which that makes a backward pass of layers [first, end) longer, whose demand is `demand`. */
+/** Milliseconds that recomputation adds to a backward pass of layers [first, end), whose demand is `demand`. */
 export function recomputeMs(
   problem: Problem,
   place: number,

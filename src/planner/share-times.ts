@@ -1,34 +1,25 @@
-// How long a device takes for its share of a stage, and a group for its AllReduce: what the simulator's compiler says,
-// for a problem's places.
+// How long a device takes for its share of a stage, and a group for its AllReduce: the times of the simulator's
+// compiler, for devices given as places of a problem.
 
 import { slowestInGroup } from '../cluster/links.ts';
-import { deviceTimes, type Interpolation, interpolation, layerTimes, rangeOf } from '../cluster/times.ts';
+import { calledMs, type Overhead, overheadOf, processorMs, reduceCpuMs, type Traffic } from '../cluster/overhead.ts';
+import { deviceTimes, type Interpolation, interpolation, layerTimes, onGrid, rangeOf } from '../cluster/times.ts';
 import { type PassSums, type Problem, sumsFor } from './problem.ts';
 
-const gridPerMs = 2 ** 30;
-
-/** The simulator's grid of times, on which sums are exact. */
-export function onGrid(ms: number): number {
-  return Math.round(ms * gridPerMs) / gridPerMs;
-}
-
-/** Times of a device for layers [first, end) at a share, on the grid. */
+/** Times in milliseconds, on the grid, of a device for layers [first, end) at a share. */
 export interface ShareTimes {
   forwardMs(place: number, first: number, end: number, samples: number): number;
   backwardMs(place: number, first: number, end: number, samples: number): number;
-  /** The part of backwardMs that gives the input gradients. */
+  /** The part of backwardMs that computes input gradients. */
   backwardInputMs(place: number, first: number, end: number, samples: number): number;
-  /** The weight gradients as a pass of their own. */
+  /** The weight gradients, as a separate pass. */
   backwardWeightMs(place: number, first: number, end: number, samples: number): number;
   updateMs(place: number, first: number, end: number): number;
-  /** What bytes cost that the device sends or receives. */
-  handlingMs(place: number, bytes: number): number;
-  /** What a frame costs it besides its bytes, and what a pass does. */
-  frameMs(place: number): number;
-  passMs(place: number): number;
+  /** Processor time for traffic. */
+  processorMs(place: number, traffic: Traffic): number;
 }
 
-/** Times of a problem's devices. */
+/** The times of a problem's devices. */
 export function shareTimes(problem: Problem): ShareTimes {
   const { profile, cluster, devices, classes } = problem;
   const at: Interpolation[] = [];
@@ -40,9 +31,9 @@ export function shareTimes(problem: Problem): ShareTimes {
     const upper = where.upper === where.lower ? 0 : rangeOf(sums[where.upper] as Float64Array, first, end);
     return Math.max(0, where.lowerWeight * lower + where.upperWeight * upper);
   };
-  /** With the engine's call, where there is anything to compute. */
+  /** Adds the engine's call if there is anything to compute. */
   const called = (place: number, [first, end]: readonly [number, number], samples: number, ms: number): number =>
-    samples === 0 || first >= end ? 0 : onGrid(ms + (classes[devices[place]?.classIndex ?? -1]?.callMs ?? 0));
+    onGrid(calledMs(overheadAt(problem, place), samples === 0 || first >= end, ms));
   const trained = (first: number, end: number): readonly [number, number] => [
     Math.max(first, problem.forwardOnlyLayers),
     end,
@@ -79,13 +70,11 @@ export function shareTimes(problem: Problem): ShareTimes {
       );
     },
     updateMs: (place, first, end) => onGrid(updates[place]?.updateMs(first, end) ?? 0),
-    handlingMs: (place, bytes) => onGrid((classes[devices[place]?.classIndex ?? -1]?.msPerByte ?? 0) * bytes),
-    frameMs: (place) => onGrid(classes[devices[place]?.classIndex ?? -1]?.frameMs ?? 0),
-    passMs: (place) => onGrid(classes[devices[place]?.classIndex ?? -1]?.passMs ?? 0),
+    processorMs: (place, traffic) => processorMs(overheadAt(problem, place), traffic, onGrid),
   };
 }
 
-/** Rule 5's AllReduce of a group: no sooner than its members can send and receive it. */
+/** Rule 5's AllReduce time of a group: at least as long as its members need to send and receive it. */
 export function groupReduceMs(problem: Problem, devices: readonly number[], first: number, end: number): number {
   const { table, forwardOnlyLayers } = problem;
   const count = devices.length;
@@ -96,12 +85,18 @@ export function groupReduceMs(problem: Problem, devices: readonly number[], firs
   return onGrid(Math.max((bytes * 8) / (bandwidthMbps * 1000), costMs) + 2 * (count - 1) * latencyMs);
 }
 
-/** What every member of a group sends, and receives, in an AllReduce. */
+/** Bytes that every member of a group sends, and receives, in an AllReduce. */
 export function ringBytes({ sums }: Problem, count: number, first: number, end: number): number {
   return (2 * (count - 1) * sums.weightBytes(first, end)) / count;
 }
 
-/** What an AllReduce costs a member that sends and receives so many bytes each. */
-export function reduceCostMs({ devices, classes }: Problem, place: number, bytes: number): number {
-  return onGrid((classes[devices[place]?.classIndex ?? -1]?.reducingMsPerByte ?? 0) * 2 * bytes);
+/** What an AllReduce costs the processor of a member that sends and receives `bytes` each. */
+export function reduceCostMs(problem: Problem, place: number, bytes: number): number {
+  return onGrid(reduceCpuMs(overheadAt(problem, place), 2 * bytes));
+}
+
+const noOverhead = overheadOf({});
+
+function overheadAt({ devices, classes }: Problem, place: number): Overhead {
+  return classes[devices[place]?.classIndex ?? -1]?.overhead ?? noOverhead;
 }

@@ -1,10 +1,8 @@
-// What a search looks at, and what it finds.
+// The input and output of a search.
 
 import type { StageLayout } from './problem.ts';
 
-/**
- * Which pipelines a search looks at: stages take their devices from `order`, from the first to the last, all of them.
- */
+/** The pipelines that a search considers: stages take all devices of `order`, from the first to the last. */
 export interface Space {
   /** Places in the cluster. */
   readonly order: readonly number[];
@@ -13,7 +11,7 @@ export interface Space {
   readonly stageLimit: number;
 }
 
-/** The pipeline that a search found. */
+/** The best pipeline of a search. */
 export interface Found {
   readonly layouts: readonly StageLayout[];
   /** By eq. 4, as in cost.ts. */

@@ -1,16 +1,16 @@
-// The spaces of the planners that are one search (asteroid.ts) over different spaces.
+// The spaces of the planners that run one search (asteroid.ts) over different spaces.
 
 import { InputError } from '../errors.ts';
 import type { PlannerDevice, Problem } from './problem.ts';
 import type { Space } from './space.ts';
 
-/** The spaces that a planner searches. InputError when it cannot plan such a problem. */
+/** The spaces that a planner searches. Throws InputError if it cannot plan such a problem. */
 export type Spaces = (problem: Problem) => readonly Space[];
 
 const places = (devices: readonly PlannerDevice[]): number[] => devices.map((device) => device.place);
 
 /**
- * The paper: devices by memory, largest first (earlier stages keep more activations), in stages of any number of them.
+ * The paper's space: devices by memory, largest first (earlier stages keep more activations), in stages of any size.
  */
 export function asteroidSpaces(problem: Problem): readonly Space[] {
   const sorted = [...problem.available].sort((a, b) => b.memoryBytes - a.memoryBytes || a.place - b.place);
@@ -21,7 +21,7 @@ export function asteroidSpaces(problem: Problem): readonly Space[] {
   }));
 }
 
-/** Each device alone; of devices that are alike, the first. */
+/** Each device alone; the first of identical devices. */
 export function singleSpaces(problem: Problem): readonly Space[] {
   const { table, cluster, pins } = problem;
   const holder = cluster.dataDevice === undefined ? -1 : table.deviceIndex(cluster.dataDevice);
@@ -41,9 +41,12 @@ export function singleSpaces(problem: Problem): readonly Space[] {
 export function dataParallelSpaces(problem: Problem): readonly Space[] {
   const dependent = problem.profile.layers.find((layer) => layer.batchDependent === true);
   if (dependent !== undefined && !problem.replicateBatchDependent && problem.available.length > 1) {
-    const what = `Planner "dp" replicates every layer, but the result of layer "${dependent.name}" depends on the whole batch`;
+    const what =
+      `Planner "dp" replicates every layer, but the result of layer "${dependent.name}" depends on the whole ` +
+      'batch';
     throw new InputError(
-      `${what}; use another planner, such as asteroid, or allow it with replicateBatchDependent (--replicate-batch-norm).`,
+      `${what}; use another planner, such as asteroid, or allow it with replicateBatchDependent ` +
+        '(--replicate-batch-norm).',
     );
   }
   return [{ order: places(problem.available), groupLimit: problem.available.length, stageLimit: 1 }];
@@ -58,8 +61,8 @@ export function straightSpaces(problem: Problem): readonly Space[] {
 }
 
 /**
- * For why nothing fits at all: every order of any devices in small problems, else the paper's order and each device
- * alone.
+ * The spaces to explain that nothing fits: every order of any devices in small problems, otherwise the paper's order
+ * and each device alone.
  */
 export function everySpace(problem: Problem): readonly Space[] {
   const known = [...asteroidSpaces(problem), ...singleSpaces(problem)];
@@ -74,8 +77,8 @@ export function everySpace(problem: Problem): readonly Space[] {
 }
 
 /**
- * The order, or, where pins fix the order of some devices, orders that respect them: the others before, after, and in
- * turn between them.
+ * The order itself or, if pins fix the order of some devices, orders that respect them: the other devices before,
+ * after, and interleaved.
  */
 function pinnedOrders({ pins }: Problem, order: readonly number[]): readonly (readonly number[])[] {
   if (pins.size === 0) return [order];
@@ -88,7 +91,7 @@ function pinnedOrders({ pins }: Problem, order: readonly number[]): readonly (re
     .concat([[...free, ...pinned], ...spread(pinned, free)]);
 }
 
-/** The free devices between the pinned ones, evenly. */
+/** Interleaves the free devices evenly with the pinned ones. */
 function spread(pinned: readonly number[], free: readonly number[]): number[][] {
   if (pinned.length < 2) return [];
   const share = (index: number): readonly number[] =>

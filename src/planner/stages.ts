@@ -4,8 +4,8 @@
 
 import { type LinkTable, slowestInGroup } from '../cluster/links.ts';
 import { type StageDemand, stageMemoryBytes } from '../cluster/memory.ts';
-import { interpolation } from '../cluster/times.ts';
-import { forwardsAhead } from '../schedule/generate.ts';
+import { processorMs } from '../cluster/overhead.ts';
+import { interpolation, rangeOf } from '../cluster/times.ts';
 import { type Allocation, allocate, allocateByKind } from './allocation.ts';
 import { allReduceMs, passedBytes, passedFrames, ringMs, type Shares } from './cost.ts';
 import { largestShare } from './memory.ts';
@@ -335,18 +335,18 @@ export class StageTable {
     if (times === undefined) return;
     const count = this.#problem.profile.batchSizes.length;
     const sums = sumsFor(this.#problem, times, this.#first, this.#end);
-    // What is sent and received costs as much for each sample.
-    const perSampleMs = times.msPerByte * passedBytes(this.#problem.profile, [this.#first, this.#end]);
+    const { overhead } = times;
+    const bytesPerSample = passedBytes(this.#problem.profile, [this.#first, this.#end]);
     const frames = passedFrames(this.#problem.profile, [this.#first, this.#end]);
     for (let index = 0; index < count; index++) {
       const [forward, backward] = [sums.forward[index], sums.backward[index]];
       if (forward === undefined || backward === undefined) continue;
-      const ownMs = times.callMs + times.passMs + perSampleMs * (this.#problem.profile.batchSizes[index] ?? 0);
-      const forwardMs =
-        (forward[this.#end] ?? 0) - (forward[this.#first] ?? 0) + ownMs + frames.forward * times.frameMs;
+      const bytes = bytesPerSample * (this.#problem.profile.batchSizes[index] ?? 0);
+      const besidesMs = (frameCount: number): number =>
+        overhead.callMs + processorMs(overhead, { bytes, frames: frameCount, passes: 1 });
+      const forwardMs = rangeOf(forward, this.#first, this.#end) + besidesMs(frames.forward);
+      const backwardMs = rangeOf(backward, this.#first, this.#end) + besidesMs(frames.backward);
       this.#forward[classIndex * count + index] = forwardMs;
-      const backwardMs =
-        (backward[this.#end] ?? 0) - (backward[this.#first] ?? 0) + ownMs + frames.backward * times.frameMs;
       this.#total[classIndex * count + index] = forwardMs + backwardMs;
     }
   }
@@ -368,6 +368,6 @@ function within(shares: readonly number[], limits: readonly number[]): boolean {
 /** The least K_p by the stage's distance from the end: entry p is for the first of the last p stages. */
 export function inFlightFromEnd(problem: Problem, stageLimit: number): number[] {
   return Array.from({ length: stageLimit + 1 }, (_, stages) =>
-    stages === 0 ? 0 : forwardsAhead(problem.schedule, 0, stages, problem.microBatchCount),
+    stages === 0 ? 0 : problem.schedule.forwardsAhead(0, stages, problem.microBatchCount),
   );
 }

@@ -1,9 +1,9 @@
-// Long computations in small steps, as generators: between two steps whoever drives them can let others run, show how
-// far it is, or stop.
+// Long computations in small steps, as generators: between two steps the caller can run other work, report progress, or
+// stop.
 
 import type { Clock } from '../clock.ts';
 
-/** Yields about how much is done, from 0 to 1. */
+/** A computation that yields the fraction done, from 0 to 1. */
 export type Steps<Result> = Generator<number, Result, void>;
 
 /** Runs all steps on the calling thread. */
@@ -15,10 +15,10 @@ export function finish<Result>(steps: Steps<Result>, signal?: AbortSignal): Resu
   }
 }
 
-/** Computing between two looks at what else there is to do. */
+/** Milliseconds of computing between two returns to the event loop. */
 const sliceMs = 10;
 
-/** Runs a long computation in slices; undefined when `isOver` says that nobody wants it any more. */
+/** Runs a long computation in slices; undefined if `isOver` says that the result is no longer needed. */
 export async function atLeisure<Result>(
   steps: Steps<Result>,
   clock: Clock,

@@ -1,5 +1,5 @@
 // Asteroid's communication volumes of one round, eq. 1 and eq. 2: bytes over all links together, for two ways to
-// combine pipelines with data parallelism. Their comparison is the paper's Table 2.
+// combine pipelines with data parallelism. The paper's Table 2 compares them.
 
 import type { PlanLayout, Profile, StagePlan } from '../cluster/cluster.ts';
 import { layerSums } from '../cluster/memory.ts';
@@ -27,7 +27,7 @@ export interface PipelineGroup {
   readonly deviceCount: number;
   /** P_i. */
   readonly weightBytes: number;
-  /** a_i: bytes a sample at its border to the next; of no meaning for the last. */
+  /** a_i: bytes a sample at its border to the next; ignored for the last. */
   readonly borderBytes: number;
 }
 

@@ -35,7 +35,7 @@ function layout(
   };
 }
 
-test('each device fetches the layers it lacks from the holder whose link is done first', () => {
+test('each device fetches missing layers from the holder whose link is done first', () => {
   const before = layout(
     [
       [0, 2],
@@ -63,7 +63,7 @@ test('each device fetches the layers it lacks from the holder whose link is done
   assert.equal(weightsToMove(before, before, profile, cluster, 0).bytes, 0);
 });
 
-test('layers whose only holder left are lost to the cluster', () => {
+test('layers whose only holder left the cluster are lost', () => {
   const changed = changedCluster(cluster, [{ kind: 'leave', device: 'z' }]);
   assert.deepEqual(
     changed.devices.map(({ name }) => name),
@@ -86,7 +86,7 @@ test('layers whose only holder left are lost to the cluster', () => {
   assert.deepEqual([move.bytes, move.lostBytes, move.transfers.length], [2000, 2000, 0]);
 });
 
-test('links change alone or all together and keep what is not said', () => {
+test('links change individually or all together; unspecified values stay', () => {
   const pair = changedCluster(cluster, [{ kind: 'link', between: ['z', 'x'], speed: { bandwidthMbps: 1 } }]);
   assert.deepEqual(pair.links.pairs, [{ between: ['z', 'x'], bandwidthMbps: 1 }]);
   const all = changedCluster(cluster, [{ kind: 'link', speed: { bandwidthMbps: 1 } }]);
@@ -102,8 +102,8 @@ const input = {
   planner: 'single',
 };
 
-test('a slow device: what the plan gives now, what it will give, and the plan that avoids it', () => {
-  // One board: 8 samples of 4 layers, 3 ms each: 96 ms; at half speed twice that; the others are as fast as before.
+test('a slow device: what the plan gives before and after, and the plan that avoids it', () => {
+  // One board: 8 samples of 4 layers, 3 ms each: 96 ms; at half speed twice that; the others are unchanged.
   const { before, kept, after, move } = whatIf({ ...input, changes: [{ kind: 'slow', device: 'x', share: 0.5 }] });
   assert.deepEqual([before.predicted.roundMs, kept?.predicted.roundMs, after.predicted.roundMs], [96, 192, 96]);
   assert.deepEqual([before.stages[0]?.devices, after.stages[0]?.devices], [['x'], ['y']]);
@@ -111,7 +111,7 @@ test('a slow device: what the plan gives now, what it will give, and the plan th
   assert.deepEqual([move.bytes, move.moveMs], [4000, 5]);
 });
 
-test('a device that leaves takes the plan with it; one that joins needs times', () => {
+test('a device that leaves invalidates the plan; one that joins needs times', () => {
   const { kept, after } = whatIf({ ...input, changes: [{ kind: 'leave', device: 'x' }] });
   assert.equal(kept, undefined);
   assert.deepEqual(after.stages[0]?.devices, ['y']);
@@ -127,7 +127,7 @@ test('a device that leaves takes the plan with it; one that joins needs times', 
   assert.throws(() => whatIf({ ...input, changes: [{ kind: 'join', device: fast }] }), /no times for device "w"/);
 });
 
-test('a change that cannot be made is one sentence', () => {
+test('an impossible change is one sentence', () => {
   const says = (change: Parameters<typeof changedCluster>[1][number], message: string | RegExp, of = cluster): void =>
     assert.throws(() => whatIf({ ...input, cluster: of, changes: [change] }), { name: 'InputError', message });
   says({ kind: 'leave', device: 'q' }, 'The cluster has no device "q"; name one of x, y, z.');

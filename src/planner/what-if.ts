@@ -1,6 +1,6 @@
-// What happens when the cluster changes: a device joins, leaves or slows, a link slows. The round before, the same plan
-// afterwards where it can still run, the new plan, and the weights that devices must fetch for it. Pure: nothing is
-// done to a cluster.
+// What happens when the cluster changes: a device joins, leaves or slows down, a link slows down. Gives the round
+// before, the same plan afterwards if it can still run, the new plan, and the weights that devices must fetch for it.
+// Pure: changes nothing in a cluster.
 
 import type { Cluster, DeviceSpec, DeviceTimes, LinkSpeed, Plan, PlanLayout, Profile } from '../cluster/cluster.ts';
 import type { OptimizerState } from '../cluster/memory.ts';
@@ -15,17 +15,17 @@ import { linkLoads, moves, stateBytes, transferTimeMs } from './replan/moves.ts'
 export type Change =
   | { readonly kind: 'join'; readonly device: DeviceSpec }
   | { readonly kind: 'leave'; readonly device: string }
-  /** The device runs at this share of its speed; above 1 it is faster. */
+  /** The device runs at this fraction of its speed; above 1 it is faster. */
   | { readonly kind: 'slow'; readonly device: string; readonly share: number }
-  /** Of one pair, or of all links that the cluster gives no speed of their own. What is not given stays. */
+  /** One pair's link, or all links without a speed of their own in the cluster. Absent values stay. */
   | { readonly kind: 'link'; readonly between?: readonly [string, string]; readonly speed: Partial<LinkSpeed> };
 
 export interface WhatIfInput extends Omit<PlanInput, 'profile'> {
-  /** The cluster before. */
+  /** The cluster before the changes. */
   readonly cluster: Cluster;
-  /** Times for a cluster's devices; asked again where a device joins. */
+  /** The profile for a cluster's devices; called again if a device joins. */
   readonly profileFor: (cluster: Cluster) => Profile;
-  /** The plan before; absent: what the planner finds. */
+  /** The plan before; if absent, the planner's. */
   readonly current?: PlanLayout;
   readonly changes: readonly Change[];
 }
@@ -39,25 +39,25 @@ export interface Transfer {
 
 export interface Migration {
   readonly transfers: readonly Transfer[];
-  /** Sum of the transfers and what no device of the cluster holds any more. */
+  /** Bytes of all transfers, plus `lostBytes`. */
   readonly bytes: number;
-  /** Of layers that only devices which left had: they come from a checkpoint or a replica. */
+  /** Bytes of layers that only departed devices held: they come from a checkpoint or a replica. */
   readonly lostBytes: number;
-  /** Until the last transfer has arrived, each link by itself. */
+  /** Milliseconds until the last transfer has arrived, each link by itself. */
   readonly moveMs: number;
 }
 
 export interface WhatIf {
   readonly before: Plan;
-  /** The plan before, run after the change; absent where one of its devices has left. */
+  /** The plan before, run after the change; absent if one of its devices has left. */
   readonly kept?: Plan;
   readonly after: Plan;
   readonly move: Migration;
 }
 
 /**
- * Plans before and after the changes. Throws InputError for a change that the cluster cannot make, and where nothing
- * fits afterwards. Not for planner hetpipe.
+ * Plans before and after the changes. Throws InputError for an impossible change and if nothing fits afterwards. Not
+ * for planner hetpipe.
  */
 export function whatIf(input: WhatIfInput): WhatIf {
   const { cluster, profileFor, current, changes, ...rest } = input;
@@ -85,7 +85,7 @@ export function whatIf(input: WhatIfInput): WhatIf {
   };
 }
 
-/** The cluster after the changes, in their order. Throws InputError. */
+/** The cluster after the changes, applied in order. Throws InputError. */
 export function changedCluster(cluster: Cluster, changes: readonly Change[]): Cluster {
   const result = changes.reduce(applyChange, cluster);
   return parseCluster(result, 'the changed cluster');
@@ -146,7 +146,7 @@ function slowed(profile: Profile, cluster: Cluster, changes: readonly Change[]):
   return { ...profile, devices };
 }
 
-/** What each device of `after` must fetch: weights and optimizer state of layers that it did not have before. */
+/** The transfers by which each device of `after` gets weights and optimizer state of layers that it did not have. */
 export function weightsToMove(
   before: PlanLayout,
   after: PlanLayout,

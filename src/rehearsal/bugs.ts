@@ -1,5 +1,5 @@
-// Mistakes of the kinds that are made, each built in on purpose around the production's code, to see that the rehearsal
-// finds it. A rehearsal that lets one pass proves nothing about the others.
+// Mistakes of common kinds, each built around the production's code on purpose, to see that the rehearsal finds it. A
+// rehearsal that misses one proves nothing about others.
 
 import { step as machineStep } from '../runtime/coordinator/machine.ts';
 import type { MachineEffect, MachineInput, Step } from '../runtime/coordinator/machine-types.ts';
@@ -10,7 +10,7 @@ import { rowLength } from './exact-model.ts';
 import type { FaultKind } from './scenario.ts';
 import type { Bug } from './world.ts';
 
-/** A mistake, and which faults bring it to light: all, where it needs none in particular. */
+/** A mistake, and the faults that reveal it. Default: all. */
 export interface SeededBug {
   readonly make: () => Bug;
   readonly faults?: readonly FaultKind['kind'][];
@@ -19,7 +19,7 @@ export interface SeededBug {
 const losses = ['kill', 'freeze', 'partition', 'reset'] as const;
 const pipelineKinds: ReadonlySet<string> = new Set(['activation', 'gradient', 'all-reduce']);
 
-/** By name. */
+/** All planted mistakes, by name. */
 export const seededBugs: Readonly<Record<string, SeededBug>> = {
   'frames of an earlier layout are taken for those of this one': {
     make: () => ({
@@ -108,7 +108,7 @@ export const seededBugs: Readonly<Record<string, SeededBug>> = {
   },
 };
 
-/** Other effects in the place of the machine's. */
+/** Replaces the machine's effects. */
 function onEffects(change: (effect: MachineEffect) => readonly MachineEffect[]): Bug {
   return {
     step(config, state, input) {
@@ -118,7 +118,7 @@ function onEffects(change: (effect: MachineEffect) => readonly MachineEffect[]):
   };
 }
 
-/** The first device that has prepared speaks for all. */
+/** A round commits when the first device has prepared. */
 function commitEarly(...[config, state, input]: Parameters<typeof machineStep>): Step {
   const isPrepared =
     input.kind === 'answer' && input.answer.kind === 'prepared' && state.waitingFor.includes(input.device);
@@ -140,7 +140,7 @@ function commitEarly(...[config, state, input]: Parameters<typeof machineStep>):
   return [last, effects];
 }
 
-/** Some methods of the stage done otherwise. */
+/** Replaces some methods of the stage. */
 function onStage(change: (stage: StagePort) => Partial<StagePort>): Bug {
   return {
     stage(stage) {
@@ -157,7 +157,7 @@ function onStage(change: (stage: StagePort) => Partial<StagePort>): Bug {
   };
 }
 
-/** Activations are filed without their round: of two rounds that are there at once, the older one is used. */
+/** Activations are filed without their round: of two rounds at once, the older one is used. */
 function staleMail(): Bug {
   const before = new Map<string, Frame>();
   return {
@@ -171,7 +171,7 @@ function staleMail(): Bug {
   };
 }
 
-/** A device gets the inputs of whoever got its own before. */
+/** A device gets the inputs of the device that was fed before it. */
 function sameShare(): Bug {
   const seen = new Map<string, Frame>();
   return {
@@ -206,7 +206,7 @@ function withoutSync(disk: Disk): Disk {
   };
 }
 
-/** What is written waits until the folder was synced, and is written at leisure. */
+/** Writes wait until the folder was synced, and are done in the background. */
 function nameFirst(disk: Disk): Disk {
   const waiting: (() => Promise<void>)[] = [];
   return {

@@ -1,9 +1,8 @@
-// A device's life: its process calls the coordinator, serves, comes back, and ends.
+// A device's life: its process calls the coordinator, serves, reconnects, and ends.
 
 import { defined } from '../assert.ts';
 import { RunError } from '../errors.ts';
 import type { MeasuredProfile } from '../runtime/device/measure/profiler.ts';
-import type { ProcessMeters } from '../runtime/host/process-meters.ts';
 import { type Served, serveToTheEnd } from '../runtime/host/serve.ts';
 import type { PeerNetwork } from '../runtime/worker/peers.ts';
 import { runWorker } from '../runtime/worker/worker.ts';
@@ -15,15 +14,7 @@ import { coordinatorName } from './scenario.ts';
 import type { VirtualProcess } from './virtual-process.ts';
 import { crashed, type Device, exitProcess, startProcess, type World } from './world.ts';
 
-const noMeters: ProcessMeters = {
-  start: () => {},
-  stop: () => {},
-  eventLoopDelayP99Ms: () => 0,
-  eventLoopDelayMaxMs: () => 0,
-  residentBytes: () => 0,
-};
-
-/** Starts a device that is not there, or not any more. */
+/** Starts a device that has not been started, or has ended. */
 export function startDevice(world: World, name: string): void {
   const known = world.devices.get(name);
   if (known !== undefined && known.process.state !== 'dead') return;
@@ -72,7 +63,7 @@ async function serve(world: World, device: Device, process: VirtualProcess): Pro
   const { network, scenario, witness, bug } = world;
   const link = await network.dial(process, coordinatorName, { url: coordinatorUrl });
   const { signal } = device.leave;
-  // As the command does: a device that nobody lets go goes all the same.
+  // As the command does: a device that nobody releases leaves all the same.
   let cancel = (): void => {};
   const leave = (): void => {
     cancel = process.after(drainMs, () => void link.close(stoppedReason));
@@ -89,7 +80,6 @@ async function serve(world: World, device: Device, process: VirtualProcess): Pro
     clock: process.clock,
     engine,
     leave: signal,
-    meters: noMeters,
     profileCache: { read: async () => profileOf(world, device), write: async () => {} },
     createNetwork: async (_name, _token, onLink) => peerNetwork(world, process, onLink),
     createStage: async (options) => {
@@ -111,7 +101,7 @@ async function serve(world: World, device: Device, process: VirtualProcess): Pro
   return { end, lost: end.lost === true };
 }
 
-/** What measuring the exact model's layers on this device would say. */
+/** The profile of the exact model's layers on this device. */
 function profileOf({ scenario }: World, { slowness }: Device): MeasuredProfile {
   const { layerCount, msPerSample } = scenario;
   const rows = (factor: number): number[][] =>

@@ -1,4 +1,4 @@
-// The faults of a scenario, done to the world.
+// Applies the faults of a scenario to the world.
 
 import { unreachable } from '../assert.ts';
 import type { CoordinatorLife } from './coordinator-life.ts';
@@ -10,7 +10,7 @@ import type { World } from './world.ts';
 
 type Of<Kind extends Fault['kind']> = Extract<Fault, { kind: Kind }>;
 
-/** Does one fault, now, and plans its end. */
+/** Applies a fault now, and plans its end. */
 export function happen(world: World, coordinator: CoordinatorLife, fault: Fault): void {
   const { afterFrames: _, delayMs: __, ...kind } = fault;
   world.witness.note('FAULT', JSON.stringify(kind));

@@ -1,5 +1,5 @@
 // `npm run simulate:faults -- --seeds N --start S`: rehearses seeds S to S + N − 1. Exits with 1 when something that
-// must hold did not, with the command that shows it again; with 2 for a wrong flag.
+// must hold did not, with the command that repeats it; with 2 for a wrong flag.
 
 import { parseArgs } from 'node:util';
 import { InputError } from '../errors.ts';
@@ -7,7 +7,8 @@ import { rehearse } from './rehearse.ts';
 import { scenarioOf } from './scenario.ts';
 import { rehearseOnThreads, type SeedSummary } from './seeds.ts';
 
-const usage = `Rehearses runs on virtual devices, each with the faults of its seed, and checks what must hold after every event.
+const usage = `Rehearses runs on virtual devices, each with the faults of its seed, and checks after every event what
+must hold.
 
   npm run simulate:faults -- --seeds 10000 --start 0
   npm run simulate:faults -- --start 17 --trace      one seed, a line for everything that happens
@@ -49,13 +50,13 @@ function readFlags(): Flags {
   };
 }
 
-/** One seed after the other, everything told. Returns how many broke something. */
+/** Runs one seed after the other and prints every event. Returns how many had violations. */
 async function trace({ start, seeds }: Flags): Promise<number> {
   let failureCount = 0;
   for (let seed = start; seed < start + seeds; seed++) {
     const scenario = scenarioOf(seed);
     console.log(JSON.stringify(scenario, undefined, 2));
-    const report = await rehearse(scenario, { isTold: true });
+    const report = await rehearse(scenario, { isTraced: true });
     for (const line of report.lines ?? []) console.log(line);
     console.log(`seed ${seed}: ${report.outcome} ${report.eventCount} events, trace ${report.traceHash}`);
     for (const violation of report.violations) console.log(`  ${violation}`);
@@ -79,7 +80,7 @@ function describe(
   ].join('\n');
 }
 
-/** Returns how many seeds broke something. */
+/** Returns how many seeds had violations. */
 async function runAll({ start, seeds, threads }: Flags): Promise<number> {
   const startMs = performance.now();
   const isTerminal = process.stderr.isTTY;

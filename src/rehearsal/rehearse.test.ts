@@ -23,8 +23,8 @@ test('200 seeds have the traces that they had on 2026-11-28', async () => {
 test('the same seed is the same run, to the last event', async () => {
   for (const seed of [3, 57, 210]) {
     const [first, second] = [
-      await rehearse(scenarioOf(seed), { isTold: true }),
-      await rehearse(scenarioOf(seed), { isTold: true }),
+      await rehearse(scenarioOf(seed), { isTraced: true }),
+      await rehearse(scenarioOf(seed), { isTraced: true }),
     ];
     assert.deepEqual(second, first);
     assert.ok(first.eventCount > 20, `${first.eventCount} events`);
@@ -37,14 +37,14 @@ test('another seed is another run', async () => {
   assert.equal(hashes.size, 20);
 });
 
-test('threads come to the same as one', async () => {
+test('several threads find the same as one', async () => {
   const range = { first: 1000, end: 1060 };
   const alone = await rehearseSeeds(range);
-  let toldCount = 0;
-  const together = await rehearseOnThreads(range, { threadCount: 2, onProgress: () => toldCount++ });
+  let progressCount = 0;
+  const together = await rehearseOnThreads(range, { threadCount: 2, onProgress: () => progressCount++ });
   assert.deepEqual({ ...together, virtualSeconds: 0 }, { ...alone, virtualSeconds: 0 });
   assert.ok(Math.abs(together.virtualSeconds - alone.virtualSeconds) < 1e-6);
-  assert.equal(toldCount, 2);
+  assert.equal(progressCount, 2);
 });
 
 test('without faults every plan trains to the end', async () => {

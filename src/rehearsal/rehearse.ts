@@ -1,7 +1,7 @@
-// One rehearsal: the production's coordinator and workers on virtual time, network and disk, while the faults of a
-// scenario happen to them, watched for what must hold (faults.md). P1: each round commits once, in order, from each
-// sample once, and every state told is the oracle's. P4: what waits is bounded, and nothing is left at the end. P6:
-// within 30 s there is progress or a stated reason; and the run survives whatever leaves it a device.
+// One rehearsal: the production's coordinator and workers on virtual time, network and disk, under the faults of a
+// scenario, checked for what must hold (docs/faults.md). P1: each round commits once, in order, from each sample once,
+// and every reported state is the oracle's. P4: queues are bounded, and nothing is left at the end. P6: within 30 s
+// there is progress or a stated reason, and the run survives as long as a device does.
 
 import { CoordinatorLife } from './coordinator-life.ts';
 import { startDevice } from './device-life.ts';
@@ -12,14 +12,14 @@ import { type Bug, crashed, createWorld, type World } from './world.ts';
 
 export interface RehearsalOptions {
   readonly bug?: Bug | undefined;
-  /** Keeps a line for everything that happens. Default false. */
-  readonly isTold?: boolean;
+  /** Keeps a line for each event. Default false. */
+  readonly isTraced?: boolean;
 }
 
-/** What came of it. */
+/** The result of a rehearsal. */
 export interface RehearsalReport {
   readonly seed: number;
-  /** Of everything that happened, in order. */
+  /** The hash of all events, in order. */
   readonly traceHash: string;
   readonly eventCount: number;
   readonly virtualSeconds: number;
@@ -29,26 +29,26 @@ export interface RehearsalReport {
   readonly lines: readonly string[] | undefined;
 }
 
-/** Progress or a stated reason within (P6). */
+/** The longest time without progress or a stated reason (P6). */
 const hangMs = 30_000;
-/** A run is done so long after the last fault is over, however much it has to do again. */
+/** A run ends within this time after the last fault is over, however much it has to repeat. */
 const recoveryMs = 240_000;
-/** How long devices may be busy after the run's end: coming back in vain, and what faults still hold them. */
+/** How long devices may be busy after the run's end: trying to reconnect, or held by a fault. */
 const afterlifeMs = 120_000;
 /**
- * What may be on its way in one direction of a link: while it is measured, a window of 8 MiB (worker/peers.ts), and a
- * frame more.
+ * The most bytes on their way in one direction of a link: while it is measured, a window of 8 MiB
+ * (worker/probe-link.ts), and a frame more.
  */
 const maxQueuedBytes = 2 ** 23 + 2 ** 20;
-/** Events between two looks at the queues. */
+/** Events between two checks of the queues. */
 const eventsPerLook = 64;
 
 /** Runs a scenario to its end. */
 export async function rehearse(
   scenario: Scenario,
-  { bug, isTold = false }: RehearsalOptions = {},
+  { bug, isTraced = false }: RehearsalOptions = {},
 ): Promise<RehearsalReport> {
-  const world = createWorld(scenario, { bug, isTold });
+  const world = createWorld(scenario, { bug, isTraced });
   const unhandled = (error: unknown): void =>
     crashed(world, 'a rejection that nobody handles would end the process', error);
   process.on('unhandledRejection', unhandled);
@@ -70,7 +70,7 @@ export async function rehearse(
   };
 }
 
-/** Lets one event happen after the other, until nothing is left or the time is over. */
+/** Runs one event after the other, until nothing is left or the time is over. */
 async function live(world: World): Promise<void> {
   const { time, scenario } = world;
   const coordinator = new CoordinatorLife(world, () => {
@@ -118,7 +118,7 @@ function checkQueues({ network, witness }: World): void {
   }
 }
 
-/** Everything is over: what still is there should not be. */
+/** Checks that nothing is left after the end. */
 function checkEnd({ outcome, witness, time, devices, network }: World): void {
   if (outcome === undefined) witness.violate(`after ${(time.nowMs / 1000).toFixed(1)} s the run has not ended`);
   for (const { name, process } of devices.values()) {

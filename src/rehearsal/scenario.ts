@@ -1,21 +1,22 @@
-// What happens in one rehearsal, as plain data that follows from a seed: the devices, the plan, the network, and what
-// goes wrong when.
+// A rehearsal as plain data that follows from a seed: the devices, the plan, the network, and the faults with their
+// times.
 
 import { defined } from '../assert.ts';
 import type { PlanLayout, StagePlan } from '../cluster/cluster.ts';
 import { createRandom, permutation, type Random } from '../random.ts';
-import { inFlight, program } from '../schedule/generate.ts';
+import { program } from '../schedule/generate.ts';
+import { scheduleOf } from '../schedule/schedules.ts';
 import { maxBatchSize } from './exact-model.ts';
 import type { PathConditions } from './virtual-pipe.ts';
 
 /** The coordinator's host and process. */
 export const coordinatorName = 'coordinator';
 
-/** What can go wrong. Devices are named; `ms` is how long it lasts. */
+/** A fault. `ms`: how long it lasts. */
 export type FaultKind =
   /**
-   * SIGKILL, with `isForMemory` by its own system; or with `isDark` the whole host at once, of which nobody hears.
-   * `returnsAfterMs`: it is started again.
+   * SIGKILL, with `isForMemory` by its own system; with `isDark` the whole host loses power, and no connection is
+   * closed. `returnsAfterMs`: it is started again.
    */
   | {
       readonly kind: 'kill';
@@ -25,61 +26,61 @@ export type FaultKind =
       readonly returnsAfterMs?: number;
       readonly isForMemory?: boolean;
     }
-  /** SIGSTOP, later SIGCONT; the coordinator too. */
+  /** SIGSTOP, later SIGCONT, of a device or the coordinator. */
   | { readonly kind: 'freeze'; readonly process: string; readonly ms: number }
-  /** Nothing passes between these hosts and all others; with `isOneWay` only nothing from them. */
+  /** Nothing passes between these hosts and all others; with `isOneWay`, nothing from them. */
   | { readonly kind: 'partition'; readonly hosts: readonly string[]; readonly isOneWay: boolean; readonly ms: number }
   | { readonly kind: 'reset'; readonly between: readonly [string, string] }
   /**
-   * The next frames that arrive at one host from another are damaged: the receiver, who sees it by their checksum, ends
+   * The next frames that arrive at one host from another are damaged: the receiver notices by their checksum, and ends
    * the connections.
    */
   | { readonly kind: 'damage'; readonly from: string; readonly to: string }
-  /** A device is to leave: `asteroid drain` says so, or with `isByOwner` whoever stops its worker (SIGINT). */
+  /** A device is to leave: by `asteroid drain`, or with `isByOwner` because its worker is stopped (SIGINT). */
   | { readonly kind: 'drain'; readonly device: string; readonly isByOwner: boolean }
   /** All paths from and to a host are worse. */
   | { readonly kind: 'impair'; readonly host: string; readonly conditions: PathConditions; readonly ms: number }
-  /** A device computes so many times slower. */
+  /** A device computes slower by this factor. */
   | { readonly kind: 'slow'; readonly device: string; readonly factor: number; readonly ms: number }
   /** A device that was not there before. */
   | { readonly kind: 'join'; readonly device: string }
   /**
-   * The coordinator is killed, with `isPowerCut` together with its disk's unsynced writes, and started again from its
-   * last checkpoint.
+   * The coordinator is killed, with `isPowerCut` losing its disk's unsynced writes, and started again from its last
+   * checkpoint.
    */
   | { readonly kind: 'kill-coordinator'; readonly isPowerCut: boolean; readonly restartsAfterMs: number }
   /** The coordinator's disk refuses to write. */
   | { readonly kind: 'disk'; readonly code: 'ENOSPC' | 'EROFS' | 'EIO'; readonly ms: number };
 
-/** When: so long after so many frames have arrived anywhere, which is spread evenly over all that the protocol does. */
+/** A fault and its time: `delayMs` after `afterFrames` frames have arrived anywhere, evenly over the protocol. */
 export type Fault = FaultKind & { readonly afterFrames: number; readonly delayMs: number };
 
 export interface Scenario {
   readonly seed: number;
-  /** There from the start. */
+  /** The devices at the start. */
   readonly devices: readonly string[];
-  /** The plan to begin with, or only its batch and schedule where devices are measured first. */
+  /** The first plan; if devices are measured first, only its batch and schedule count. */
   readonly plan: PlanLayout;
   /** Links and devices are measured, and a planner decides; else the plan is given. */
   readonly isMeasured: boolean;
-  /** What each device says it has. Where there is none, no plan can be mended after a loss: each is made anew. */
+  /** The memory that each device reports. With 0 no plan can be repaired after a loss: each is made from scratch. */
   readonly memoryMiB: number;
   readonly layerCount: number;
   readonly isClipped: boolean;
   readonly endRound: number;
   readonly checkpointEvery: number;
-  /** Single-device stages are copied every so many rounds; 0: never. */
+  /** Rounds between copies of single-device stages; 0: no copies. */
   readonly replicateEvery: number;
-  /** Whether the run waits for others when all devices are gone. */
+  /** True if the run waits for others when all devices have left. */
   readonly waitForDevices: boolean;
   readonly network: PathConditions & { readonly windowBytes: number };
   /** Milliseconds that a device of speed 1 takes for one layer and one sample, forward. */
   readonly msPerSample: number;
-  /** By device: how many times slower. */
+  /** By device: by which factor it is slower than a device of speed 1. */
   readonly slowness: Readonly<Record<string, number>>;
-  /** How long workers try to come back. */
+  /** How long workers try to reconnect. */
   readonly reconnectMs: number;
-  /** By process: what its monotonic clock shows at the start. */
+  /** By process: its monotonic clock at the start. */
   readonly clockOriginsMs: Readonly<Record<string, number>>;
   readonly faults: readonly Fault[];
 }
@@ -128,12 +129,12 @@ export function scenarioOf(seed: number, kinds?: readonly FaultKind['kind'][]): 
   return { ...bare, faults: randomFaults(bare, random, kinds) };
 }
 
-/** What a run's plans have in common. */
+/** The part of a plan that is the same in all plans of a run. */
 type Batching = Pick<PlanLayout, 'microBatchSize' | 'microBatchCount' | 'schedule'>;
 
 const schedules = ['1f1b', '1f1b', 'gpipe', 'zb-h1', '1f1b-overlap', 'zb-h1-overlap'];
 
-/** A plan over these devices, each of them used: any number of stages, any groups, any shares. */
+/** A random plan that uses all of these devices: any number of stages, any groups, any shares. */
 export function randomPlan(
   devices: readonly string[],
   layerCount: number,
@@ -152,7 +153,12 @@ export function randomPlan(
     const group = order.slice(groupEnds[stage - 1] ?? 0, end);
     const samples = randomShares(microBatchSize, group.length, random);
     const layers = [layerEnds[stage - 1] ?? 0, layerEnds[stage] as number] as const;
-    return { layers, devices: group, samples, inFlight: inFlight(schedule, stage, stageCount, microBatchCount) };
+    return {
+      layers,
+      devices: group,
+      samples,
+      inFlight: scheduleOf(schedule).inFlight(stage, stageCount, microBatchCount),
+    };
   });
   return {
     planner: 'rehearsal',
@@ -173,7 +179,7 @@ function cuts(total: number, count: number, random: Random): number[] {
   return [...inner, total];
 }
 
-/** Mostly equal shares where they go, else any, some of them zero. */
+/** Often equal shares if the total is divisible, else any shares, some of them zero. */
 function randomShares(total: number, count: number, random: Random): number[] {
   if (total % count === 0 && random.uniform() < 0.5) return new Array<number>(count).fill(total / count);
   const ends = Array.from({ length: count - 1 }, () => random.integer(total + 1)).sort((a, b) => a - b);
@@ -184,7 +190,7 @@ function logarithmic(low: number, high: number, random: Random): number {
   return low * (high / low) ** random.uniform();
 }
 
-/** About how many frames arrive until the end, nothing going wrong. */
+/** About how many frames arrive in a run without faults. */
 function frameCount({ devices, plan, layerCount, endRound }: Omit<Scenario, 'faults'>): number {
   const received = program(plan).devices.flatMap(({ instructions }) =>
     instructions.filter(({ kind }) => kind === 'receive'),
@@ -204,8 +210,8 @@ function randomFaults(
   const faults: Fault[] = [];
   for (let index = 0; index < count; index++) {
     const before = faults.at(-1);
-    const kind = randomFault(scenario, random, kinds);
-    // Half of the further ones come while the one before is being dealt with.
+    const kind = randomFault({ devices: scenario.devices, random }, kinds);
+    // Half of the later faults come while the one before is being handled.
     if (before !== undefined && random.uniform() < 0.5)
       faults.push({
         ...kind,
@@ -222,96 +228,122 @@ function randomFaults(
   return faults;
 }
 
-function randomFault(
-  scenario: Omit<Scenario, 'faults'>,
-  random: Random,
-  kinds?: readonly FaultKind['kind'][],
-): FaultKind {
-  const pick = <T>(values: readonly T[]): T => defined(values[random.integer(values.length)], 'a choice');
-  const { devices } = scenario;
-  const durationMs = (): number => logarithmic(100, 60_000, random);
-  const table: {
-    readonly [Kind in FaultKind['kind']]: readonly [weight: number, make: () => Extract<FaultKind, { kind: Kind }>];
-  } = {
-    kill: [
-      8,
-      () => {
-        const device = pick(devices);
-        const [isDark, isDataLost] = [random.uniform() < 0.3, random.uniform() < 0.5];
-        const fate = random.uniform();
-        return {
-          ...{ kind: 'kill', device, isDark, isDataLost },
-          ...(fate < 0.4 ? { returnsAfterMs: logarithmic(100, 30_000, random) } : {}),
-          ...(fate < 0.2 && !isDark ? { isForMemory: true } : {}),
-        };
-      },
-    ],
-    freeze: [
-      3,
-      () => ({ kind: 'freeze', process: random.integer(5) === 0 ? coordinatorName : pick(devices), ms: durationMs() }),
-    ],
-    partition: [
-      3,
-      () => ({
-        kind: 'partition',
-        hosts: randomSide(scenario, random),
-        isOneWay: random.uniform() < 0.4,
-        ms: durationMs(),
-      }),
-    ],
-    reset: [2, () => ({ kind: 'reset', between: randomPair([...devices, coordinatorName], random) })],
-    damage: [
-      1,
-      () => {
-        const [from, to] = randomPair([...devices, coordinatorName], random);
-        return { kind: 'damage', from, to };
-      },
-    ],
-    drain: [2, () => ({ kind: 'drain', device: pick(devices), isByOwner: random.uniform() < 0.5 })],
-    impair: [
-      2,
-      () => ({
-        kind: 'impair',
-        host: pick([...devices, coordinatorName]),
-        conditions: {
-          latencyMs: logarithmic(5, 300, random),
-          jitterMs: logarithmic(1, 300, random),
-          bandwidthMbps: logarithmic(0.2, 100, random),
-        },
-        ms: durationMs(),
-      }),
-    ],
-    slow: [1, () => ({ kind: 'slow', device: pick(devices), factor: logarithmic(2, 20, random), ms: durationMs() })],
-    join: [2, () => ({ kind: 'join', device: pick(spareNames) })],
-    'kill-coordinator': [
-      2,
-      () => ({
-        kind: 'kill-coordinator',
-        isPowerCut: random.uniform() < 0.5,
-        restartsAfterMs: logarithmic(100, 20_000, random),
-      }),
-    ],
-    disk: [1, () => ({ kind: 'disk', code: pick(['ENOSPC', 'EROFS', 'EIO'] as const), ms: durationMs() })],
-  };
-  const rows = Object.entries(table)
+/** What a fault is made from. */
+interface Setting {
+  readonly devices: readonly string[];
+  readonly random: Random;
+}
+
+/** How often a kind of fault happens, relative to the others, and a random one of it. */
+type FaultRow<Kind extends FaultKind['kind']> = readonly [
+  weight: number,
+  make: (setting: Setting) => Extract<FaultKind, { readonly kind: Kind }>,
+];
+
+const faultTable: { readonly [Kind in FaultKind['kind']]: FaultRow<Kind> } = {
+  kill: [8, randomKill],
+  freeze: [
+    3,
+    ({ devices, random }) => {
+      const process = random.integer(5) === 0 ? coordinatorName : pick(devices, random);
+      return { kind: 'freeze', process, ms: randomDurationMs(random) };
+    },
+  ],
+  partition: [
+    3,
+    ({ devices, random }) => {
+      const hosts = randomSide(devices, random);
+      return { kind: 'partition', hosts, isOneWay: random.uniform() < 0.4, ms: randomDurationMs(random) };
+    },
+  ],
+  reset: [2, ({ devices, random }) => ({ kind: 'reset', between: randomPair(devices, random) })],
+  damage: [
+    1,
+    ({ devices, random }) => {
+      const [from, to] = randomPair(devices, random);
+      return { kind: 'damage', from, to };
+    },
+  ],
+  drain: [
+    2,
+    ({ devices, random }) => ({ kind: 'drain', device: pick(devices, random), isByOwner: random.uniform() < 0.5 }),
+  ],
+  impair: [2, randomImpairment],
+  slow: [
+    1,
+    ({ devices, random }) => {
+      const device = pick(devices, random);
+      return { kind: 'slow', device, factor: logarithmic(2, 20, random), ms: randomDurationMs(random) };
+    },
+  ],
+  join: [2, ({ random }) => ({ kind: 'join', device: pick(spareNames, random) })],
+  'kill-coordinator': [
+    2,
+    ({ random }) => {
+      const isPowerCut = random.uniform() < 0.5;
+      return { kind: 'kill-coordinator', isPowerCut, restartsAfterMs: logarithmic(100, 20_000, random) };
+    },
+  ],
+  disk: [
+    1,
+    ({ random }) => {
+      const code = pick(['ENOSPC', 'EROFS', 'EIO'] as const, random);
+      return { kind: 'disk', code, ms: randomDurationMs(random) };
+    },
+  ],
+};
+
+function randomFault(setting: Setting, kinds?: readonly FaultKind['kind'][]): FaultKind {
+  const rows = Object.entries(faultTable)
     .filter(([kind]) => kinds === undefined || kinds.includes(kind as FaultKind['kind']))
     .map(([, row]) => row);
-  let place = random.uniform() * rows.reduce((sum, [weight]) => sum + weight, 0);
+  let place = setting.random.uniform() * rows.reduce((sum, [weight]) => sum + weight, 0);
   for (const [weight, make] of rows) {
     place -= weight;
-    if (place < 0) return make();
+    if (place < 0) return make(setting);
   }
-  return defined(rows[0], 'a fault')[1]();
+  return defined(rows[0], 'a fault')[1](setting);
+}
+
+function randomKill({ devices, random }: Setting): Extract<FaultKind, { readonly kind: 'kill' }> {
+  const device = pick(devices, random);
+  const [isDark, isDataLost] = [random.uniform() < 0.3, random.uniform() < 0.5];
+  const fate = random.uniform();
+  return {
+    ...{ kind: 'kill', device, isDark, isDataLost },
+    ...(fate < 0.4 ? { returnsAfterMs: logarithmic(100, 30_000, random) } : {}),
+    ...(fate < 0.2 && !isDark ? { isForMemory: true } : {}),
+  };
+}
+
+function randomImpairment({ devices, random }: Setting): Extract<FaultKind, { readonly kind: 'impair' }> {
+  const host = pick([...devices, coordinatorName], random);
+  const conditions = {
+    latencyMs: logarithmic(5, 300, random),
+    jitterMs: logarithmic(1, 300, random),
+    bandwidthMbps: logarithmic(0.2, 100, random),
+  };
+  return { kind: 'impair', host, conditions, ms: randomDurationMs(random) };
+}
+
+function randomDurationMs(random: Random): number {
+  return logarithmic(100, 60_000, random);
+}
+
+function pick<T>(values: readonly T[], random: Random): T {
+  return defined(values[random.integer(values.length)], 'a choice');
 }
 
 /** Some hosts, but not all of them. */
-function randomSide({ devices }: Pick<Scenario, 'devices'>, random: Random): string[] {
+function randomSide(devices: readonly string[], random: Random): string[] {
   const hosts = [...devices, coordinatorName];
   const order = [...permutation(hosts.length, random)].map((index) => hosts[index] as string);
   return order.slice(0, random.uniform() < 0.5 ? 1 : 1 + random.integer(hosts.length - 1));
 }
 
-function randomPair(hosts: readonly string[], random: Random): [string, string] {
+/** Two different hosts. */
+function randomPair(devices: readonly string[], random: Random): [string, string] {
+  const hosts = [...devices, coordinatorName];
   const first = random.integer(hosts.length);
   const second = (first + 1 + random.integer(hosts.length - 1)) % hosts.length;
   return [hosts[first] as string, hosts[second] as string];

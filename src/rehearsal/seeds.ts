@@ -1,27 +1,27 @@
-// Many rehearsals: the seeds of a range, over worker threads, and what came of them in few words.
+// Many rehearsals: the seeds of a range, over worker threads, with a summary of their results.
 
 import { Worker } from 'node:worker_threads';
 import { hash32 } from '../random.ts';
 import { type RehearsalReport, rehearse } from './rehearse.ts';
 import { scenarioOf } from './scenario.ts';
 
-/** A run of seeds [first, end), and the mistake that is built in. */
+/** The seeds [first, end), and the mistake that is built in. */
 export interface SeedRange {
   readonly first: number;
   readonly end: number;
   readonly bug?: string;
 }
 
-/** What came of them. */
+/** The results of many rehearsals. */
 export interface SeedSummary {
   readonly seedCount: number;
   readonly eventCount: number;
   readonly virtualSeconds: number;
-  /** Of all traces, in no order: equal for equal seeds and equal code. */
+  /** The sum of all traces' hashes: equal for equal seeds and equal code. */
   readonly traceHash: number;
-  /** How many runs came to which outcome, numbers and names left out. */
+  /** The number of runs by outcome, without numbers and names. */
   readonly outcomes: Readonly<Record<string, number>>;
-  /** Of the seeds that broke something. */
+  /** The seeds with violations. */
   readonly failures: readonly Failure[];
 }
 
@@ -39,7 +39,7 @@ export const noSeeds: SeedSummary = {
   failures: [],
 };
 
-/** Of both together. */
+/** The sum of two summaries. */
 export function merged(a: SeedSummary, b: SeedSummary): SeedSummary {
   const outcomes = { ...a.outcomes };
   for (const [outcome, count] of Object.entries(b.outcomes)) outcomes[outcome] = (outcomes[outcome] ?? 0) + count;
@@ -72,10 +72,10 @@ export async function rehearseSeeds({ first, end }: SeedRange): Promise<SeedSumm
   return summary;
 }
 
-/** Seeds that a thread takes at once. */
+/** How many seeds a thread takes at once. */
 const seedsAtOnce = 50;
 
-/** Rehearses a range over `threadCount` threads. `onProgress` is told of the sum so far. */
+/** Rehearses a range over `threadCount` threads. `onProgress` gets the sum so far. */
 export async function rehearseOnThreads(
   { first, end }: SeedRange,
   { threadCount, onProgress }: { readonly threadCount: number; readonly onProgress: (summary: SeedSummary) => void },

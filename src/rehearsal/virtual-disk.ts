@@ -1,12 +1,12 @@
-// The coordinator's disk in the virtual world: storage's disk in memory, each operation of which takes its time, so
-// that a crash can come between any two of them; it can refuse to write, and lose with the power what was not synced.
+// The coordinator's disk in the virtual world: storage's disk in memory. Each operation takes time, so that a crash can
+// come between any two; it can refuse to write, and lose unsynced data in a power cut.
 
 import type { Random } from '../random.ts';
 import { createMemoryDisk, type DiskOperation, type MemoryDisk } from '../storage/memory-disk.ts';
 import type { Disk, DiskFile } from '../storage/node/disk.ts';
 import type { VirtualProcess } from './virtual-process.ts';
 
-/** A file operation takes up to so long. */
+/** The longest that a file operation takes. */
 const maxOperationMs = 4;
 
 const readingKinds: ReadonlySet<DiskOperation['kind']> = new Set(['read', 'list', 'close']);
@@ -27,7 +27,7 @@ export class VirtualDisk {
     this.#refusal = code;
   }
 
-  /** The power was cut: what was not synced is there in part or not at all. */
+  /** Cuts the power: of unsynced data, part or nothing remains. */
   cutPower(): void {
     this.#disk = this.#disk.restart(this.#random, this.#options());
   }

@@ -1,6 +1,6 @@
 // A Link over the virtual network. Frames are copied as if they had been encoded, and travel as objects: ten thousand
-// runs have no time for checksums. What the encoding does is tested on the wire (transport/). A frame that was damaged
-// there is, here, one at which its receiver ends the link.
+// runs have no time for checksums, and the encoding is tested on the wire (transport/). At a damaged frame the receiver
+// ends the link.
 
 import { RunError } from '../errors.ts';
 import type { Tensor } from '../graph/tensor.ts';
@@ -8,7 +8,7 @@ import type { Frame, Link, LinkEnd, Priority } from '../transport/link.ts';
 import type { Pipe } from './virtual-pipe.ts';
 import type { VirtualProcess } from './virtual-process.ts';
 
-/** About what a header takes. */
+/** About the bytes of a header. */
 const headerBytes = 64;
 /** How long `close` waits for the peer to take the rest, and to answer. */
 const flushMs = 10_000;
@@ -65,7 +65,7 @@ export class VirtualLink implements Link {
 
   send(frame: Frame, priority: Priority = 'pipeline'): Promise<void> {
     if (this.#state !== 'open') return handled(Promise.reject(this.#endedError()));
-    // Read when the sender is told that its memory is free, and not before: who changes it too early is found out.
+    // Read only when the sender may reuse its memory: a sender that changes it too early is detected.
     let copy: Frame | undefined;
     const read = (): Frame => {
       copy ??= copied(frame);
@@ -101,13 +101,13 @@ export class VirtualLink implements Link {
     await this.ended;
   }
 
-  /** The peer has closed, and everything before that has come. */
+  /** The peer has closed, and everything before that has arrived. */
   closed(end: LinkEnd): void {
     this.#outgoing.carryLast(() => this.#other?.finish(end));
     this.finish(end);
   }
 
-  /** Ends at once; the peer hears of it, if anything reaches it. */
+  /** Ends at once; the peer is informed, if anything reaches it. */
   abort(reason: string): void {
     const end = { clean: false, reason };
     if (this.#state !== 'ended') this.#outgoing.carryLast(() => this.#other?.finish(end));
@@ -164,7 +164,7 @@ export class VirtualLink implements Link {
   }
 }
 
-/** Who does not wait for a frame learns of a lost link from `ended`. */
+/** A sender that does not wait for its frame learns of a lost link from `ended`. */
 function handled(sending: Promise<void>): Promise<void> {
   sending.catch(() => {});
   return sending;
@@ -174,14 +174,14 @@ function copied({ kind, epoch, round, microBatch, control, tensors = [] }: Frame
   const head = { kind, epoch, round, microBatch };
   if (tensors.length === 0)
     return control === undefined ? head : { kind, epoch, round, microBatch, control: copiedControl(control) };
-  // Nobody reads ballast: it is only as long as it says.
+  // Nobody reads ballast: only its length counts.
   const copies = kind === 'ballast' ? tensors : tensors.map(copiedTensor);
   return control === undefined
     ? { kind, epoch, round, microBatch, tensors: copies }
     : { kind, epoch, round, microBatch, control: copiedControl(control), tensors: copies };
 }
 
-/** As JSON would carry it: without what is undefined, and numbers that JSON has no words for as null. */
+/** A value as JSON carries it: without undefined, and numbers that JSON cannot hold as null. */
 function copiedControl(value: unknown): unknown {
   if (typeof value === 'number') return Number.isFinite(value) ? value + 0 : null;
   if (typeof value !== 'object' || value === null) return value;

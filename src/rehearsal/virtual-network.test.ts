@@ -65,7 +65,7 @@ function numbered(microBatch: number, elementCount = 0): Frame {
 
 const rest = (time: VirtualTime): Promise<void> => runUntil(time, () => false);
 
-test('equal moments keep their order, and what is cancelled does not happen', () => {
+test('events of the same moment keep their order, and a cancelled one does not happen', () => {
   const time = new VirtualTime();
   const happened: string[] = [];
   const add = (atMs: number, name: string): (() => void) =>
@@ -134,7 +134,7 @@ test('a cut path holds everything back, in order, until it is whole', async () =
   assert.deepEqual(received, [0, 1, 2, 3, 4, 5]);
 });
 
-test('who hears nothing for 10 s gives up, and the other hears of it when the path is whole', async () => {
+test('an end that receives nothing for 10 s gives up; the other learns of it when the path is whole', async () => {
   const { time, network, toB, toA } = await createPair();
   network.cut('a', 'b');
   const end = toA.ended;
@@ -143,7 +143,7 @@ test('who hears nothing for 10 s gives up, and the other hears of it when the pa
   assert.deepEqual(await toB.ended, { clean: false, reason: (await end).reason });
 });
 
-test('a frozen process reads everything when it goes on, first what came first', async () => {
+test('a thawed process reads everything that came meanwhile, in order', async () => {
   const { time, b, toB, received } = await createPair();
   let isTimerRun = false;
   b.after(20, () => {
@@ -160,7 +160,7 @@ test('a frozen process reads everything when it goes on, first what came first',
   assert.deepEqual([received, isTimerRun], [[1, 2], true]);
 });
 
-test('a killed process is silent for ever, and its peers hear that it is gone', async () => {
+test('a killed process is silent for ever, and its peers learn that it has ended', async () => {
   const { time, network, a, toB, toA } = await createPair();
   a.after(1, () => assert.fail('a timer of a dead process'));
   void toB.ended.then(() => assert.fail('a dead process hears nothing'));
@@ -171,7 +171,7 @@ test('a killed process is silent for ever, and its peers hear that it is gone', 
   assert.equal(network.connections.size, 0);
 });
 
-test('of a host without power nobody hears, but for its silence', async () => {
+test('a host without power is known only by its silence', async () => {
   const { time, network, a, toA } = await createPair();
   a.end();
   network.ended(a, { isDark: true, isDataLost: true });
@@ -179,7 +179,7 @@ test('of a host without power nobody hears, but for its silence', async () => {
   assert.match((await toA.ended).reason, /^no sign of life from a/);
 });
 
-test('close waits for what is under way and is heard by both; afterwards sending fails', async () => {
+test('close waits for frames under way, and both ends learn of it; afterwards sending fails', async () => {
   const { time, toB, toA, received } = await createPair();
   for (let index = 0; index < 3; index++) void toB.send(numbered(index, 2000));
   void toB.close('done');
@@ -205,7 +205,7 @@ test('a handler that throws ends the link with its reason', async () => {
   assert.deepEqual([await toA.ended, await toB.ended], new Array(2).fill({ clean: false, reason: 'what is this?' }));
 });
 
-test('a call that nobody takes fails: at once where the host is there, after 10 s where it is not', async () => {
+test('a call that nobody answers fails: at once if the host is there, after 10 s if it is not', async () => {
   const { time, network, a } = await createPair();
   const startMs = time.nowMs;
   const refused = assert.rejects(network.dial(a, 'b', { url: 'nobody' }), /nothing listens at nobody/);

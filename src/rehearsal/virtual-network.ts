@@ -1,6 +1,6 @@
-// The network of the virtual world: hosts, the paths between them, and what can happen to a path. It behaves as TCP
-// does: what is sent arrives whole and in order or the connection ends; a path that is cut holds everything back until
-// it is whole again; who hears nothing for too long gives up.
+// The network of the virtual world: hosts, the paths between them, and faults of paths. It behaves as TCP does: what is
+// sent arrives whole and in order or the connection ends; a cut path holds everything back until it is whole again; an
+// end that receives nothing for too long gives up.
 
 import { RunError } from '../errors.ts';
 import type { Random } from '../random.ts';
@@ -11,7 +11,7 @@ import { type Path, type PathConditions, Pipe } from './virtual-pipe.ts';
 import type { VirtualProcess } from './virtual-process.ts';
 import type { VirtualTime } from './virtual-time.ts';
 
-/** How long an address that does not answer is tried. */
+/** How long to call an address that does not answer. */
 const dialMs = 10_000;
 /** One end of a connection, as the network sees it. */
 export interface Connection {
@@ -19,15 +19,15 @@ export interface Connection {
   readonly from: VirtualProcess;
   readonly to: VirtualProcess;
   readonly outgoing: Pipe;
-  /** Ends it here and now, as a reset does. */
+  /** Ends it at once, as a reset does. */
   abort(reason: string): void;
 }
 
 export interface NetworkOptions {
   readonly conditions: PathConditions;
-  /** What may be on its way before a sender has to wait. */
+  /** The bytes that may be on their way before a sender has to wait. */
   readonly windowBytes: number;
-  /** A process takes in a frame: what it gets. Default: the frame. */
+  /** The frames that a process receives for one that has arrived. Default: that frame. */
   taken?(frame: Frame, from: string, to: string): readonly Frame[];
 }
 
@@ -57,7 +57,7 @@ export class VirtualNetwork {
     return path;
   }
 
-  /** Ends of connections that stand. */
+  /** Ends of open connections. */
   get connections(): ReadonlySet<Connection> {
     return this.#connections;
   }
@@ -79,7 +79,7 @@ export class VirtualNetwork {
     path.holding.clear();
   }
 
-  /** Resets all connections between two hosts: both sides hear of it, and what is on its way is lost. */
+  /** Resets all connections between two hosts: both sides are informed, and everything on its way is lost. */
   reset(a: string, b: string): void {
     for (const connection of [...this.#connections]) {
       const { from, to } = connection;
@@ -90,8 +90,7 @@ export class VirtualNetwork {
   }
 
   /**
-   * Of what is on its way from one host to another, and of what is sent next, the first frame on each connection
-   * arrives damaged.
+   * The next frame that arrives at one host from another on each connection is damaged.
    */
   damage(from: string, to: string): void {
     for (const connection of this.#connections) {
@@ -100,14 +99,14 @@ export class VirtualNetwork {
     }
   }
 
-  /** A process was stopped: its peers hear nothing from it. */
+  /** A process was stopped: its peers receive nothing from it. */
   frozen(process: VirtualProcess): void {
     for (const connection of this.#connections) if (connection.from === process) this.#watchSilence(connection);
   }
 
   /**
-   * A process has ended. Its system closes its connections, unless the whole host went dark: then nobody hears of it.
-   * `isDataLost`: what was on its way goes with it.
+   * A process has ended. Its system closes its connections, unless the whole host went dark: then nobody is informed.
+   * `isDataLost`: everything on its way is lost.
    */
   ended(
     process: VirtualProcess,
@@ -131,7 +130,7 @@ export class VirtualNetwork {
     }
   }
 
-  /** Closes what a process has open; resolves when nothing of it is. */
+  /** Closes a process's connections; resolves when all are closed. */
   async closeAll(process: VirtualProcess, reason: string): Promise<void> {
     const own = [...this.#connections].filter(({ from }) => from === process);
     await Promise.all(own.map(({ link }) => link.close(reason)));
@@ -150,7 +149,7 @@ export class VirtualNetwork {
     };
   }
 
-  /** Calls `url`, of a process on `host`. Rejects with RunError when nobody answers, or the call is given up. */
+  /** Calls `url`, of a process on `host`. Rejects with RunError if nobody answers, or the call is given up. */
   dial(
     caller: VirtualProcess,
     host: string,
@@ -217,7 +216,7 @@ export class VirtualNetwork {
     return links;
   }
 
-  /** The other end, where it still stands. */
+  /** The other end, if it is still open. */
   #opposite({ from, to, link }: Connection): Connection | undefined {
     const other = (link as VirtualLink).other;
     for (const connection of this.#connections) {
@@ -226,7 +225,7 @@ export class VirtualNetwork {
     return undefined;
   }
 
-  /** Nothing comes from this end any more. If that lasts, the other gives up. */
+  /** Nothing comes from this end any more. If that lasts, the other end gives up. */
   #watchSilence(connection: Connection): void {
     const { from, to, outgoing } = connection;
     const sinceMs = this.time.nowMs;
@@ -238,7 +237,7 @@ export class VirtualNetwork {
     this.time.at(sinceMs + deadAfterMs + intervalMs * this.random.uniform(), () => {
       const opposite = this.#opposite(connection);
       if (opposite === undefined || !isSilent()) return;
-      // One that is itself stopped counts from its return: it has not read yet what came.
+      // A stopped process counts from its continuation: it has not read yet what came.
       if (to.state === 'frozen') to.run(() => this.#watchSilence(connection));
       else opposite.abort(`no sign of life from ${from.name} for ${((this.time.nowMs - sinceMs) / 1000).toFixed(1)} s`);
     });

@@ -8,29 +8,29 @@ import type { VirtualTime } from './virtual-time.ts';
 /** One direction between two hosts. May change at any time. */
 export interface PathConditions {
   latencyMs: number;
-  /** Each message takes up to so much longer. */
+  /** The most that a message is delayed beyond the latency. */
   jitterMs: number;
-  /** And in the lane behind all others up to so much: something urgent is always there. Default 0. */
+  /** The most that the last lane is delayed beyond that: something urgent comes first. Default 0. */
   patienceMs?: number;
   bandwidthMbps: number;
 }
 
-/** A path, and since when nothing passes. */
+/** A path, and the time since which nothing passes. */
 export interface Path extends PathConditions {
   cutSinceMs: number | undefined;
-  /** The pipes in which something waits for the path. */
+  /** The pipes with messages that wait for the path. */
   readonly holding: Set<Pipe>;
 }
 
-/** What a pipe takes from its world. */
+/** A pipe's dependencies. */
 export interface PipeWorld {
   readonly time: VirtualTime;
   readonly random: Random;
 }
 
-/** The lane of what has time. */
+/** The lane of messages that are not urgent. */
 const bulkLane = 2;
-/** After a cut, TCP tries again after up to so long. */
+/** The longest pause before TCP tries again after a cut. */
 const retransmitMs = 200;
 
 interface Message {
@@ -39,8 +39,8 @@ interface Message {
 }
 
 /**
- * One direction of a connection. What the sender hands over first in a lane arrives first; another lane may overtake
- * it.
+ * One direction of a connection. Messages of a lane arrive in the order in which they were sent; another lane may
+ * overtake them.
  */
 export class Pipe {
   readonly path: Path;
@@ -48,12 +48,12 @@ export class Pipe {
   readonly #receiver: VirtualProcess;
   /** By lane: when the last message arrives; the last lane is that of `carryLast`. */
   readonly #lanes = [0, 0, 0, 0];
-  /** Arrived where the path was cut. */
+  /** Messages that reached the place where the path is cut. */
   #held: Message[] = [];
   #freeAtMs = 0;
   #byteCount = 0;
   #isClosed = false;
-  /** Told whenever something has arrived. */
+  /** Called whenever something has arrived. */
   onArrival: () => void = () => {};
 
   constructor(network: PipeWorld, path: Path, receiver: VirtualProcess) {
@@ -77,13 +77,13 @@ export class Pipe {
     this.#send({ deliver, byteCount }, Math.max(sentMs + waitMs + this.#delayMs(), this.#lanes[lane] as number), lane);
   }
 
-  /** Sends what arrives after everything else: the end of the connection. */
+  /** Sends the end of the connection, which arrives after everything else. */
   carryLast(deliver: () => void): void {
     const atMs = Math.max(this.#network.time.nowMs + this.#delayMs(), ...this.#lanes);
     this.#send({ deliver, byteCount: 0 }, atMs, this.#lanes.length - 1);
   }
 
-  /** Loses all that is on its way. */
+  /** Loses everything on its way. */
   close(): void {
     this.#isClosed = true;
     this.#held = [];

@@ -1,6 +1,5 @@
-// A process of the virtual world: what reaches it from outside (timers, frames, the disk's answers) comes through here,
-// so that it can be stopped for a while or killed between any two events. Its code is the production's and knows
-// nothing of that.
+// A process of the virtual world. Timers, frames and the disk's answers reach it through here, so that it can be
+// stopped for a while or killed between any two events. The production's code runs in it and knows nothing of that.
 
 import type { Clock } from '../clock.ts';
 import type { VirtualTime } from './virtual-time.ts';
@@ -15,11 +14,11 @@ export class VirtualProcess {
   readonly clock: Clock;
   readonly #time: VirtualTime;
   #state: ProcessState = 'running';
-  /** What came while it was frozen, in order. */
+  /** Events that came while it was frozen, in order. */
   #held: (() => void)[] = [];
   #timerCount = 0;
 
-  /** `clockOriginMs`: what its monotonic clock says when the world begins. */
+  /** `clockOriginMs`: its monotonic clock when the world begins. */
   constructor(time: VirtualTime, { name, host, clockOriginMs }: { name: string; host: string; clockOriginMs: number }) {
     this.#time = time;
     this.name = name;
@@ -60,25 +59,25 @@ export class VirtualProcess {
     };
   }
 
-  /** Something outside the process (its engine, its disk) takes so long; no timer of its own. */
+  /** Something outside the process (its engine, its disk) takes `delayMs`: no timer of the process. */
   takes(delayMs: number, callback: () => void): void {
     this.#time.at(this.#time.nowMs + delayMs, () => this.run(callback));
   }
 
-  /** Something from outside reaches the process: now, when it goes on, or never. */
+  /** Something from outside reaches the process: now, when it is thawed, or never. */
   run(action: () => void): void {
     if (this.#state === 'running') action();
     else if (this.#state === 'frozen') this.#held.push(action);
   }
 
-  /** Stops it (SIGSTOP): nothing reaches it until it goes on. */
+  /** Stops it (SIGSTOP): nothing reaches it until it is thawed. */
   freeze(): void {
     if (this.#state === 'running') this.#state = 'frozen';
   }
 
   /**
-   * Goes on (SIGCONT): all that came meanwhile reaches it at once, one after the other, and before what comes from now
-   * on.
+   * Continues (SIGCONT): everything that came meanwhile reaches it at once, in order, and before anything that comes
+   * later.
    */
   thaw(): void {
     if (this.#state !== 'frozen') return;
@@ -94,7 +93,7 @@ export class VirtualProcess {
     });
   }
 
-  /** Ends it (SIGKILL, or its own end): nothing reaches it ever again. */
+  /** Ends it (SIGKILL, or its own end): nothing reaches it any more. */
   end(): void {
     if (this.#state === 'dead') return;
     this.#state = 'dead';

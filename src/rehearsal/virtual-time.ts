@@ -1,8 +1,8 @@
-// Time in which nothing happens but what was planned: one event after the other, each only when all that the one before
-// set off has come to rest. An hour of waiting takes no time, and equal moments keep the order in which they were
-// planned, so that a run is the same each time.
+// Virtual time: planned events happen one after the other, each only when everything that the one before caused is at
+// rest. An hour of waiting takes no time, and events of the same moment keep the order in which they were planned, so
+// that a run is the same each time.
 
-/** Something planned. */
+/** A planned event. */
 interface Planned {
   readonly atMs: number;
   readonly order: number;
@@ -22,7 +22,7 @@ export class VirtualTime {
     return this.#nowMs;
   }
 
-  /** Plans an action; never before now. The returned function cancels it. */
+  /** Plans an action, no earlier than now. The returned function cancels it. */
   at(atMs: number, action: () => void): () => void {
     const planned: Planned = { atMs: Math.max(atMs, this.#nowMs), order: this.#order++, action, isCancelled: false };
     this.#push(planned);
@@ -31,7 +31,7 @@ export class VirtualTime {
     };
   }
 
-  /** Lets the next planned action happen, at its time. False when there is none. */
+  /** Advances to the next planned action and runs it. False if there is none. */
   runNext(): boolean {
     for (let next = this.#pop(); next !== undefined; next = this.#pop()) {
       if (next.isCancelled) continue;
@@ -79,7 +79,7 @@ function isBefore(a: Planned, b: Planned): boolean {
 }
 
 /**
- * Turns that are asked for at once: between two of them Node.js does what is due, without asking the system for news
+ * Turns of the event loop requested at once: between two of them Node.js runs what is due, without polling the system
  * each time.
  */
 const turnsAtOnce = 64;
@@ -87,8 +87,7 @@ let turnCount = 0;
 const resting: (() => void)[] = [];
 
 /**
- * Resolves when everything that the last event set off has come to rest, and a rejection that nobody handles has been
- * told.
+ * Resolves when everything that the last event caused is at rest, and unhandled rejections have been reported.
  */
 export function atRest(): Promise<void> {
   if (turnCount === 0) for (; turnCount < turnsAtOnce; turnCount++) setImmediate(turn);

@@ -1,15 +1,14 @@
-// Who watches a rehearsal: what has happened, as a hash that is the same whenever a seed is replayed, and what should
-// never have.
+// Watches a rehearsal: the events, as a hash that is the same whenever a seed is replayed, and the violations.
 
 import { hashString } from '../random.ts';
 import type { VirtualTime } from './virtual-time.ts';
 
-/** The violations told of one run; one causes others. */
+/** The most violations reported of one run: one causes others. */
 const maxViolations = 10;
 
 export class Witness {
   readonly violations: string[] = [];
-  /** Everything that happened, a line each; only where it was asked for. */
+  /** A line for each event, if that was asked for. */
   readonly lines: string[] | undefined;
   readonly #time: VirtualTime;
   readonly #words = new Map<string, number>();
@@ -18,12 +17,12 @@ export class Witness {
   #hash = 0x811c9dc5;
   #eventCount = 0;
 
-  constructor(time: VirtualTime, { isTold }: { readonly isTold: boolean }) {
+  constructor(time: VirtualTime, { isTraced }: { readonly isTraced: boolean }) {
     this.#time = time;
-    this.lines = isTold ? [] : undefined;
+    this.lines = isTraced ? [] : undefined;
   }
 
-  /** Something has happened now. Sentences, which are for people, count as events and are no part of the hash. */
+  /** Notes an event. Sentences are for people: they count as events, but not in the hash. */
   note(...words: readonly (string | number)[]): void {
     this.#eventCount++;
     this.#float[0] = this.#time.nowMs;
@@ -37,7 +36,7 @@ export class Witness {
   }
 
   /**
-   * Something has happened that never should. `details` are no part of the trace: they depend on where the code lies.
+   * Notes a violation. `details` are not part of the trace: they depend on where the code lies.
    */
   violate(what: string, details?: string): void {
     this.note('VIOLATION', what);

@@ -1,4 +1,4 @@
-// What one rehearsal consists of, and what its parts share: time, network, disk, devices, and the witness of it all.
+// The world of one rehearsal: time, network, disk, devices, and the witness, shared by all parts.
 
 import { defined } from '../assert.ts';
 import { createRandom, type Random } from '../random.ts';
@@ -14,17 +14,17 @@ import { VirtualProcess } from './virtual-process.ts';
 import { VirtualTime } from './virtual-time.ts';
 import { Witness } from './witness.ts';
 
-/** A mistake that is built in on purpose, to see that it is caught: each member wraps what the production brings. */
+/** A mistake that is built in on purpose, to see that it is caught: each member wraps a part of the production. */
 export interface Bug {
   readonly step?: NonNullable<CoordinatorOptions['step']>;
   stage?(stage: StagePort, device: string): StagePort;
   disk?(disk: Disk): Disk;
-  /** What a process takes in for a frame that has arrived. */
+  /** The frames that a process receives for one that has arrived. */
   frame?(frame: Frame, way: FrameWay): readonly Frame[];
 }
 
 /**
- * Where a frame comes from and goes to, and the epoch of the last layout that its receiver has heard of (0 for the
+ * Sender and receiver of a frame, and the epoch of the last layout that was announced to the receiver (0 for the
  * coordinator).
  */
 export interface FrameWay {
@@ -39,15 +39,15 @@ export interface Device {
   process: VirtualProcess;
   /** Aborted: its owner wants it to leave. */
   leave: AbortController;
-  /** How many times slower it computes than a device of speed 1. */
+  /** By which factor it computes slower than a device of speed 1. */
   slowness: number;
-  /** The epoch of the last layout that it has heard of. */
+  /** The epoch of the last layout that was announced to it. */
   epoch: number;
-  /** How often its system has killed it for want of memory. */
+  /** How often its system has killed it for lack of memory. */
   oomKillCount: number;
 }
 
-/** Where the run's checkpoints are. */
+/** The folder of the run's checkpoints. */
 export const checkpointFolder = '/run/checkpoints';
 
 export interface World {
@@ -60,16 +60,16 @@ export interface World {
   readonly disk: VirtualDisk;
   readonly oracle: Oracle;
   readonly devices: Map<string, Device>;
-  /** Frames that have arrived, signs of life left out. */
+  /** Frames that have arrived, heartbeats not counted. */
   frameCount: number;
   /** How the run ended, in one sentence. */
   outcome: string | undefined;
 }
 
-/** A world in which nothing has happened. `isTold`: keeps a line for everything that will. */
+/** A world in which nothing has happened yet. `isTraced`: keeps a line for each event. */
 export function createWorld(
   scenario: Scenario,
-  { bug, isTold }: { readonly bug: Bug | undefined; readonly isTold: boolean },
+  { bug, isTraced }: { readonly bug: Bug | undefined; readonly isTraced: boolean },
 ): World {
   const time = new VirtualTime();
   const { windowBytes, ...conditions } = scenario.network;
@@ -83,7 +83,7 @@ export function createWorld(
     bug,
     time,
     random: createRandom(scenario.seed, 2),
-    witness: new Witness(time, { isTold }),
+    witness: new Witness(time, { isTraced }),
     network,
     disk: new VirtualDisk(createRandom(scenario.seed, 4), ['/run']),
     oracle: new Oracle({ ...scenario, batchSize: scenario.plan.batchSize }),
@@ -94,7 +94,7 @@ export function createWorld(
   return world;
 }
 
-/** A process takes in a frame, or what a bug makes of it. */
+/** A process receives a frame, or what a bug makes of it. */
 function taken(world: World, frame: Frame, from: string, to: string): readonly Frame[] {
   if (frame.kind !== 'heartbeat') {
     world.frameCount++;
@@ -105,13 +105,13 @@ function taken(world: World, frame: Frame, from: string, to: string): readonly F
   return world.bug?.frame?.(frame, { from, to, epoch: device?.epoch ?? 0 }) ?? [frame];
 }
 
-/** A process begins on the host of its name. */
+/** Starts a process on the host of its name. */
 export function startProcess({ time, scenario, network }: World, name: string): VirtualProcess {
   network.lit(name);
   return new VirtualProcess(time, { name, host: name, clockOriginMs: defined(scenario.clockOriginsMs[name], name) });
 }
 
-/** A process ends by itself, and should leave nothing behind. */
+/** A process ends by itself: it must leave nothing behind. */
 export function exitProcess({ network, witness }: World, process: VirtualProcess): void {
   if (process.state === 'dead') return;
   const standing = [...network.connections].filter(({ from }) => from === process).length;
@@ -121,7 +121,7 @@ export function exitProcess({ network, witness }: World, process: VirtualProcess
   network.ended(process, { isDark: false, isDataLost: false });
 }
 
-/** Something that is no stated reason, but a mistake. */
+/** Reports an error that is no stated reason, but a mistake. */
 export function crashed({ witness }: World, what: string, error: unknown): void {
   witness.violate(`${what}: ${String(error)}`, error instanceof Error ? error.stack : undefined);
 }

@@ -1,8 +1,9 @@
-// Events of a round as a Gantt chart in SVG: a row for each device's computing, a thin one for AllReduces beside it and
+// Events of a round as a Gantt chart in SVG: a row for each device's computing, a thin one for AllReduces that overlap with it and
 // one for each link that it sends on, time to the right. What is too narrow to be seen is joined with its neighbours of
 // the same kind, so that a long round stays a small file.
 
 import { svgDocument, svgElement, svgText } from '../svg.ts';
+import { passes, payloads } from './passes.ts';
 import { isOverlapped, type ProgramEvent } from './program.ts';
 
 export interface GanttOptions {
@@ -11,19 +12,19 @@ export interface GanttOptions {
   readonly title?: string;
 }
 
+/** Of what is neither a pass nor a payload. */
+const otherColours: Readonly<Record<string, string>> = { 'all-reduce': '#8c62b8', update: '#555' };
+
 /** Colours that differ in lightness too. */
 const colours: Readonly<Record<string, string>> = {
-  forward: '#4c8bd6',
-  backward: '#e08a3c',
-  'backward-input': '#e08a3c',
-  'backward-weight': '#c9c052',
-  'all-reduce': '#8c62b8',
-  update: '#555',
-  activation: '#9cc3f0',
-  gradient: '#f2c59b',
-  input: '#b5d9a5',
-  label: '#7fb069',
+  ...coloursOf(passes),
+  ...otherColours,
+  ...coloursOf(payloads),
 };
+
+function coloursOf(table: Readonly<Record<string, { readonly colour: string }>>): Record<string, string> {
+  return Object.fromEntries(Object.entries(table).map(([name, { colour }]) => [name, colour]));
+}
 
 const [labelPx, rowPx, linkPx, gapPx, topPx, bottomPx] = [150, 22, 8, 6, 48, 34];
 
@@ -76,10 +77,10 @@ function rowsOf(events: readonly ProgramEvent[], deviceNames: readonly string[])
       heightPx: rowPx,
       events: own.filter((event) => event.to === undefined && !isOverlapped(event)),
     };
-    const beside: Row = { name: 'all-reduce', heightPx: linkPx, events: own.filter(isOverlapped) };
+    const overlapped: Row = { name: 'all-reduce', heightPx: linkPx, events: own.filter(isOverlapped) };
     return [
       computing,
-      ...(beside.events.length > 0 ? [beside] : []),
+      ...(overlapped.events.length > 0 ? [overlapped] : []),
       ...targets.map((to) => ({ name: `to ${to}`, heightPx: linkPx, events: own.filter((event) => event.to === to) })),
     ];
   });

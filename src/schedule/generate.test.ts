@@ -5,8 +5,10 @@ import { InputError } from '../errors.ts';
 import { simulate } from '../simulator/simulate.ts';
 import { randomPlan } from '../testing/random-plans.ts';
 import { checkProgram } from './check.ts';
-import { bucketsOf, computations, effectiveInFlight, inFlight, paceOf, program } from './generate.ts';
+import { program } from './generate.ts';
+import { bucketsOf, effectiveInFlight, paceOf } from './pace.ts';
 import type { Instruction, Program } from './program.ts';
+import { inTurn, scheduleOf } from './schedules.ts';
 
 /** A plan with one device a stage (a, b, c, …), two layers each, two samples a micro-batch. */
 function straightPlan(schedule: string, stageCount: number, microBatchCount: number): PlanLayout {
@@ -14,7 +16,7 @@ function straightPlan(schedule: string, stageCount: number, microBatchCount: num
     layers: [2 * stage, 2 * stage + 2] as const,
     devices: [String.fromCharCode(97 + stage)],
     samples: [2],
-    inFlight: inFlight(schedule, stage, stageCount, microBatchCount),
+    inFlight: scheduleOf(schedule).inFlight(stage, stageCount, microBatchCount),
   }));
   return { planner: 'test', schedule, batchSize: 2 * microBatchCount, microBatchSize: 2, microBatchCount, stages };
 }
@@ -246,7 +248,7 @@ test('schedules that overlap reduce the last weight gradients in buckets, the de
 
 test('one stage with K = 1 alternates; with K = M it runs all forwards first', () => {
   const order = (ahead: number): string =>
-    computations(3, { ahead, delay: undefined })
+    inTurn(3, { ahead, delay: undefined })
       .map(({ kind, microBatch }) => `${kind === 'forward' ? 'F' : 'B'}${microBatch}`)
       .join(' ');
   assert.equal(order(1), 'F0 B0 F1 B1 F2 B2');
@@ -344,15 +346,15 @@ test('without a feed nobody waits for inputs or labels', () => {
 
 test('K_p is 2(P − p) − 1 for 1f1b and M for gpipe, at most M', () => {
   assert.deepEqual(
-    [0, 1, 2].map((stage) => inFlight('1f1b', stage, 3, 100)),
+    [0, 1, 2].map((stage) => scheduleOf('1f1b').inFlight(stage, 3, 100)),
     [5, 3, 1],
   );
   assert.deepEqual(
-    [0, 1, 2].map((stage) => inFlight('1f1b', stage, 3, 4)),
+    [0, 1, 2].map((stage) => scheduleOf('1f1b').inFlight(stage, 3, 4)),
     [4, 3, 1],
   );
   assert.deepEqual(
-    [0, 1].map((stage) => inFlight('gpipe', stage, 2, 7)),
+    [0, 1].map((stage) => scheduleOf('gpipe').inFlight(stage, 2, 7)),
     [7, 7],
   );
   const plan = straightPlan('1f1b', 2, 4);

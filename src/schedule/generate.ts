@@ -1,199 +1,14 @@
-// Plan -> Program for the schedules in the table below. Pure. A new schedule is a new row in `schedules`; check.ts
-// proves what comes out.
-//
-//   1f1b, 2 stages, 4 micro-batches          gpipe, the same
-//   0 | F0 F1 F2 B0 F3 B1 B2 B3              0 | F0 F1 F2 F3 B0 B1 B2 B3
-//   1 | F0 B0 F1 B1 F2 B2 F3 B3              1 | F0 F1 F2 F3 B0 B1 B2 B3
-//
-// zb-h1 (Qi et al., "Zero Bubble Pipeline Parallelism", ZB-H1) is 1f1b with the backward cut in two: I gives the input
-// gradient, which goes on at once, W the weight gradient, which can wait. Each stage puts its W off for as long as it
-// keeps no more micro-batches than stage 0 does under 1f1b, so that the last I, and with it the way back through the
-// pipeline, comes earlier, and W fills what was idle. The first stage, which owes nobody a gradient, runs both as one.
-//
-//   zb-h1, 2 stages, 4 micro-batches, K = 3, 3
-//   0 | F0 F1 F2 B0 F3 B1 B2 B3
-//   1 | F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3
-//
-// The schedules NAME-overlap are NAME with the last micro-batch's weight gradients computed in buckets of layers, the
-// deepest first, each reduced over its group beside what is computed next.
-//
-// All run the backwards in the order of the micro-batches, so that gradients are always summed in the same order.
+// Plan -> Program: the schedule's passes between the receives that they wait for and the sends that they make possible.
+// Pure. Schedules are rows in schedules.ts; check.ts proves what comes out.
 
-import { assert } from '../assert.ts';
+import { assert, defined } from '../assert.ts';
 import type { PlanLayout } from '../cluster/cluster.ts';
-import type { Encoding } from '../cluster/compression.ts';
+import type { CutEncoding, Encoding } from '../cluster/compression.ts';
 import { InputError } from '../errors.ts';
+import { bucketsOf, isForwardOnly, isGradientWanted, paceOf } from './pace.ts';
+import { exchanged, passes } from './passes.ts';
 import type { DeviceProgram, Instruction, LayerRange, Program, SampleRange } from './program.ts';
-
-/** A computation of one micro-batch. */
-export interface Computation {
-  readonly kind: 'forward' | 'backward' | 'backward-input' | 'backward-weight';
-  readonly microBatch: number;
-}
-
-/** Of stage p of P with M micro-batches. */
-type StageCount = (stage: number, stageCount: number, microBatchCount: number) => number;
-
-interface Schedule {
-  /** Forwards before the first backward, before the cap by M. */
-  readonly ahead: StageCount;
-  /** K_p, the most micro-batches that it keeps, before the cap by M. */
-  readonly inFlight: StageCount;
-  /** Whether a plan may choose K_p itself. */
-  readonly fixed: boolean;
-  /** Whether the backward is cut into input and weight gradients. */
-  readonly splits: boolean;
-  /** Whether gradients are reduced in buckets beside the computing. */
-  readonly overlaps: boolean;
-}
-
-// K_p = 2(P − p) − 1 keeps the pipeline busy with the least memory (Asteroid §3.2, eq. 3).
-const oneForwardOneBackward: Schedule = {
-  ahead: (stage, stageCount) => 2 * (stageCount - stage) - 1,
-  inFlight: (stage, stageCount) => 2 * (stageCount - stage) - 1,
-  fixed: false,
-  splits: false,
-  overlaps: false,
-};
-
-const all: StageCount = (_stage, _stageCount, microBatchCount) => microBatchCount;
-
-// ZB-H1: all stages keep as many micro-batches as the first.
-const zeroBubble: Schedule = {
-  ...oneForwardOneBackward,
-  inFlight: (_stage, stageCount) => 2 * stageCount - 1,
-  splits: true,
-};
-
-const schedules: Readonly<Record<string, Schedule>> = {
-  '1f1b': oneForwardOneBackward,
-  gpipe: { ahead: all, inFlight: all, fixed: true, splits: false, overlaps: false },
-  'zb-h1': zeroBubble,
-  '1f1b-overlap': { ...oneForwardOneBackward, overlaps: true },
-  'zb-h1-overlap': { ...zeroBubble, overlaps: true },
-};
-
-/** The names of the schedules. */
-export const scheduleNames: readonly string[] = Object.keys(schedules);
-
-function scheduleOf(name: string): Schedule {
-  if (Object.hasOwn(schedules, name)) return schedules[name] as Schedule;
-  throw new InputError(`There is no schedule "${name}"; use one of ${scheduleNames.join(', ')}.`);
-}
-
-/** Whether a schedule cuts the backward pass in two. InputError for an unknown schedule. */
-export function splitsBackward(schedule: string): boolean {
-  return scheduleOf(schedule).splits;
-}
-
-/** Whether a schedule reduces gradients beside the computing. InputError for an unknown schedule. */
-export function overlapsAllReduce(schedule: string): boolean {
-  return scheduleOf(schedule).overlaps;
-}
-
-/**
- * The K_p that a schedule gives stage `stage` of `stageCount`, never more than M: 2(P − p) − 1 for 1f1b, M for gpipe;
- * for zb-h1 the 2P − 1 of stage 0, of which a plan may give less, down to `forwardsAhead`. InputError for an unknown
- * schedule.
- */
-export function inFlight(schedule: string, stage: number, stageCount: number, microBatchCount: number): number {
-  return Math.min(microBatchCount, scheduleOf(schedule).inFlight(stage, stageCount, microBatchCount));
-}
-
-/**
- * Forwards before the first backward where memory does not matter: what a schedule needs to keep at least. InputError
- * for an unknown schedule.
- */
-export function forwardsAhead(schedule: string, stage: number, stageCount: number, microBatchCount: number): number {
-  return Math.min(microBatchCount, scheduleOf(schedule).ahead(stage, stageCount, microBatchCount));
-}
-
-/** Whether nothing in a stage, nor before it, is trained: it runs forward, and no gradient comes to it. */
-export function isForwardOnly({ stages, forwardOnlyLayers = 0 }: PlanLayout, stage: number): boolean {
-  return (stages[stage]?.layers[1] ?? Number.POSITIVE_INFINITY) <= forwardOnlyLayers;
-}
-
-/** Whether the stage before a stage has anything to train. */
-function isGradientWanted({ stages, forwardOnlyLayers = 0 }: PlanLayout, stage: number): boolean {
-  return (stages[stage]?.layers[0] ?? 0) > forwardOnlyLayers;
-}
-
-/** How a stage runs its micro-batches. */
-export interface Pace {
-  /** Forwards before the first backward. */
-  readonly ahead: number;
-  /** By how many micro-batches a weight gradient follows its input gradient; undefined where they are one backward. */
-  readonly delay: number | undefined;
-}
-
-/** The pace of a plan's stage: what the plan's K_p allows. */
-export function paceOf(plan: PlanLayout, stage: number): Pace {
-  const { stages, microBatchCount } = plan;
-  const schedule = scheduleOf(plan.schedule);
-  if (isForwardOnly(plan, stage)) return { ahead: microBatchCount, delay: undefined };
-  const planned = stages[stage]?.inFlight;
-  const kept = Math.min(
-    microBatchCount,
-    schedule.fixed || planned === undefined ? inFlight(plan.schedule, stage, stages.length, microBatchCount) : planned,
-  );
-  if (!schedule.splits) return { ahead: kept, delay: undefined };
-  const ahead = Math.min(kept, forwardsAhead(plan.schedule, stage, stages.length, microBatchCount));
-  return { ahead, delay: isGradientWanted(plan, stage) ? kept - ahead : undefined };
-}
-
-/**
- * The most micro-batches that a plan's stage really keeps: what the plan says, capped by M; always M for gpipe, and for
- * a stage that has no backward to wait for.
- */
-export function effectiveInFlight(plan: PlanLayout, stage: number): number {
-  const { ahead, delay = 0 } = paceOf(plan, stage);
-  return ahead + delay;
-}
-
-/**
- * `ahead` forwards, then one backward and one forward in turn, then the backwards that remain; with `ahead` = M this is
- * gpipe. With a delay d, a backward is its input gradient and, before the next forward, the weight gradient of d
- * micro-batches ago.
- */
-export function computations(microBatchCount: number, { ahead: wanted, delay }: Pace): Computation[] {
-  const order: Computation[] = [];
-  const ahead = Math.min(wanted, microBatchCount);
-  for (let microBatch = 0; microBatch < ahead; microBatch++) order.push({ kind: 'forward', microBatch });
-  for (let microBatch = 0; microBatch < microBatchCount; microBatch++) {
-    order.push({ kind: delay === undefined ? 'backward' : 'backward-input', microBatch });
-    if (delay !== undefined && microBatch >= delay)
-      order.push({ kind: 'backward-weight', microBatch: microBatch - delay });
-    if (microBatch + ahead < microBatchCount) order.push({ kind: 'forward', microBatch: microBatch + ahead });
-  }
-  for (let microBatch = Math.max(0, microBatchCount - (delay ?? 0)); microBatch < microBatchCount; microBatch++)
-    order.push({ kind: 'backward-weight', microBatch });
-  return order;
-}
-
-/** Buckets of a stage whose plan does not name them: so many at most, of about as many layers each. */
-const bucketLimit = 4;
-
-/**
- * The layers of a stage in the buckets in which their gradients are reduced, the deepest first; one where the schedule
- * does not overlap, or there is no group.
- */
-export function bucketsOf(plan: PlanLayout, stage: number): readonly LayerRange[] {
-  const found = plan.stages[stage];
-  if (found === undefined) return [];
-  const [first, end] = found.layers;
-  if (!overlapsAllReduce(plan.schedule) || found.devices.length < 2 || isForwardOnly(plan, stage))
-    return [[first, end]];
-  const count = Math.min(bucketLimit, end - first);
-  const even = Array.from(
-    { length: count - 1 },
-    (_, index) => first + Math.round(((index + 1) * (end - first)) / count),
-  );
-  const borders = [first, ...(found.buckets ?? even), end];
-  return borders
-    .slice(1)
-    .map((border, index): LayerRange => [borders[index] as number, border])
-    .reverse();
-}
+import { type Computation, scheduleOf } from './schedules.ts';
 
 export interface ProgramOptions {
   /**
@@ -210,6 +25,11 @@ interface Member {
   readonly samples: SampleRange;
 }
 
+/** How a stage's gradients are reduced over its group. */
+interface Reduction extends Encoded<Encoding> {
+  readonly group: readonly string[];
+}
+
 /**
  * One round of a plan as instructions for each device, in the plan's order of stages and devices. Samples of a
  * micro-batch are owned in the order of each stage's devices; between neighbouring stages the overlap of two ranges
@@ -218,52 +38,59 @@ interface Member {
  * the one before: that would wait for a gradient which the later one withholds until it has seen more micro-batches.
  */
 export function program(plan: PlanLayout, { feed = true }: ProgramOptions = {}): Program {
-  const stages = plan.stages.map(members);
-  const devices: DeviceProgram[] = [];
-  const { activation, gradient, allReduce } = plan.compression ?? {};
-  const reduction = encoded(allReduce);
-  for (const [stage, { layers, devices: group }] of plan.stages.entries()) {
-    const pace = paceOf(plan, stage);
-    checkAhead(plan, stage, pace.ahead);
-    const forwardOnly = isForwardOnly(plan, stage);
-    const order = computations(plan.microBatchCount, pace).filter(({ kind }) => kind === 'forward' || !forwardOnly);
-    const isReduced = group.length > 1 && !forwardOnly;
-    const buckets = isReduced && overlapsAllReduce(plan.schedule) ? bucketsOf(plan, stage) : undefined;
-    for (const [index, member] of (stages[stage] ?? []).entries()) {
-      const instructions: Instruction[] = [];
-      if (member.samples[1] > member.samples[0]) {
-        const borders: Borders = {
-          before: pieces(member, stages[stage - 1]),
-          isGradientWanted: isGradientWanted(plan, stage),
-          after: pieces(member, stages[stage + 1]),
-          input: feed && stage === 0,
-          label: feed && stage === stages.length - 1,
-          activation: encoded(activation),
-          gradient: encoded(gradient),
-        };
-        const whole = buckets === undefined ? order : order.slice(0, -1);
-        for (const computation of whole) pushComputation(instructions, computation, member, borders);
-        const last = order.at(-1);
-        if (buckets !== undefined && last !== undefined)
-          pushInBuckets(instructions, last, member, borders, { group, buckets, reduction });
-      } else
-        for (const bucket of buckets ?? [])
-          instructions.push({ kind: 'all-reduce', group, layers: bucket, ...reduction });
-      if (isReduced && buckets === undefined) instructions.push({ kind: 'all-reduce', group, ...reduction });
-      instructions.push({ kind: 'update' });
-      const savedBytes = plan.stages[stage]?.savedBytes?.[index];
-      const kept = savedBytes === undefined ? {} : { savedBytes };
-      devices.push({ device: member.device, stage, layers, samples: member.samples, ...kept, instructions });
-    }
-  }
+  const owners = plan.stages.map(members);
+  const devices = plan.stages.flatMap((_, stage) => stagePrograms(plan, stage, owners, feed));
   const { schedule, microBatchSize, microBatchCount } = plan;
   return { schedule, microBatchSize, microBatchCount, stageCount: plan.stages.length, devices };
+}
+
+/** The programs of a stage's devices. `owners`: by stage, who owns which samples. */
+function stagePrograms(
+  plan: PlanLayout,
+  stage: number,
+  owners: readonly (readonly Member[])[],
+  feed: boolean,
+): DeviceProgram[] {
+  const { layers, devices: group, savedBytes } = defined(plan.stages[stage], 'a stage');
+  const schedule = scheduleOf(plan.schedule);
+  const pace = paceOf(plan, stage, schedule);
+  checkAhead(plan, stage, pace.ahead);
+  const forwardOnly = isForwardOnly(plan, stage);
+  const order = schedule
+    .passes(plan.microBatchCount, pace)
+    .filter(({ kind }) => !forwardOnly || passes[kind].direction === 'forward');
+  const isReduced = group.length > 1 && !forwardOnly;
+  const buckets = isReduced && schedule.overlapsAllReduce ? bucketsOf(plan, stage) : undefined;
+  const reduction: Reduction = { group, ...encoded(plan.compression?.allReduce) };
+  return (owners[stage] ?? []).map((member, index): DeviceProgram => {
+    const instructions: Instruction[] = [];
+    if (member.samples[1] > member.samples[0]) {
+      const borders = bordersOf(plan, stage, member, owners, feed);
+      const whole = buckets === undefined ? order : order.slice(0, -1);
+      for (const computation of whole) pushComputation(instructions, computation, member, borders);
+      const last = order.at(-1);
+      if (buckets !== undefined && last !== undefined)
+        pushInBuckets(instructions, last, member, borders, { reduction, buckets });
+    } else for (const bucket of buckets ?? []) instructions.push(allReduce(reduction, bucket));
+    if (isReduced && buckets === undefined) instructions.push(allReduce(reduction));
+    instructions.push({ kind: 'update' });
+    const saved = savedBytes?.[index];
+    const kept = saved === undefined ? {} : { savedBytes: saved };
+    return { device: member.device, stage, layers, samples: member.samples, ...kept, instructions };
+  });
+}
+
+/** An AllReduce of all layers, or of some. */
+function allReduce({ group, ...encoding }: Reduction, layers?: LayerRange): Instruction {
+  return { kind: 'all-reduce', group, ...(layers === undefined ? {} : { layers }), ...encoding };
 }
 
 function checkAhead(plan: PlanLayout, stage: number, ahead: number): void {
   const before = stage === 0 ? ahead : paceOf(plan, stage - 1).ahead;
   if (before >= ahead) return;
-  const what = `Stage ${stage} of the plan has inFlight ${ahead}, more than the ${before} of stage ${stage - 1}, and both would wait for ever`;
+  const what =
+    `Stage ${stage} of the plan has inFlight ${ahead}, more than the ${before} of stage ${stage - 1}, ` +
+    'and both would wait for ever';
   throw new InputError(`${what}; lower it to ${before}, or raise the other to ${ahead}.`);
 }
 
@@ -288,8 +115,26 @@ interface Borders {
   readonly input: boolean;
   readonly label: boolean;
   /** How what goes forward and backward travels. */
-  readonly activation: Encoded<'float16'>;
-  readonly gradient: Encoded<'float16'>;
+  readonly activation: Encoded<CutEncoding>;
+  readonly gradient: Encoded<CutEncoding>;
+}
+
+function bordersOf(
+  plan: PlanLayout,
+  stage: number,
+  member: Member,
+  owners: readonly (readonly Member[])[],
+  feed: boolean,
+): Borders {
+  return {
+    before: pieces(member, owners[stage - 1]),
+    after: pieces(member, owners[stage + 1]),
+    isGradientWanted: isGradientWanted(plan, stage),
+    input: feed && stage === 0,
+    label: feed && stage === plan.stages.length - 1,
+    activation: encoded(plan.compression?.activation),
+    gradient: encoded(plan.compression?.gradient),
+  };
 }
 
 /** The part of an instruction that says how its tensors travel; nothing where they travel as they are. */
@@ -308,21 +153,13 @@ function pushComputation(into: Instruction[], computation: Computation, member: 
   pushSends(into, computation, borders);
 }
 
-/** The last backward, or weight gradient, of a round, in buckets: each is reduced beside what follows. */
+/** The last backward, or weight gradient, of a round, in buckets: each is reduced while the next is computed. */
 function pushInBuckets(
   into: Instruction[],
   computation: Computation,
   member: Member,
   borders: Borders,
-  {
-    group,
-    buckets,
-    reduction,
-  }: {
-    readonly group: readonly string[];
-    readonly buckets: readonly LayerRange[];
-    readonly reduction: Encoded<Encoding>;
-  },
+  { reduction, buckets }: { readonly reduction: Reduction; readonly buckets: readonly LayerRange[] },
 ): void {
   const { kind } = computation;
   assert(kind === 'backward' || kind === 'backward-weight', `the round ends with a ${kind}`);
@@ -330,7 +167,7 @@ function pushInBuckets(
   for (const [index, layers] of buckets.entries()) {
     into.push({ ...computation, kind, layers });
     if (index === buckets.length - 1) pushSends(into, computation, borders);
-    into.push({ kind: 'all-reduce', group, layers, ...reduction });
+    into.push(allReduce(reduction, layers));
   }
 }
 
@@ -340,13 +177,13 @@ function pushReceives(
   { samples }: Member,
   borders: Borders,
 ): void {
-  if (kind === 'backward-weight') return;
-  const { before, after, input, label } = borders;
-  const forward = kind === 'forward';
-  if (forward && input) into.push({ kind: 'receive', payload: 'input', microBatch, from: null, samples });
-  if (forward && label) into.push({ kind: 'receive', payload: 'label', microBatch, from: null, samples });
-  const payload = forward ? 'activation' : 'gradient';
-  for (const piece of forward ? before : after)
+  const { direction, exchanges } = passes[kind];
+  if (!exchanges) return;
+  const forward = direction === 'forward';
+  if (forward && borders.input) into.push({ kind: 'receive', payload: 'input', microBatch, from: null, samples });
+  if (forward && borders.label) into.push({ kind: 'receive', payload: 'label', microBatch, from: null, samples });
+  const payload = exchanged[direction];
+  for (const piece of forward ? borders.before : borders.after)
     into.push({
       kind: 'receive',
       payload,
@@ -358,10 +195,10 @@ function pushReceives(
 }
 
 function pushSends(into: Instruction[], { kind, microBatch }: Computation, borders: Borders): void {
-  if (kind === 'backward-weight') return;
-  const { before, after, isGradientWanted } = borders;
-  const payload = kind === 'forward' ? 'activation' : 'gradient';
-  const targets = kind === 'forward' ? after : isGradientWanted ? before : [];
+  const { direction, exchanges } = passes[kind];
+  if (!exchanges) return;
+  const payload = exchanged[direction];
+  const targets = direction === 'forward' ? borders.after : borders.isGradientWanted ? borders.before : [];
   for (const piece of targets)
     into.push({ kind: 'send', payload, microBatch, to: piece.device, samples: piece.samples, ...borders[payload] });
 }

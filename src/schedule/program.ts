@@ -1,7 +1,13 @@
 // A Program: for each device, an ordered list of instructions. One Program, two executors: the simulator on a virtual
-// clock, the runtime on the engine and the links. Plain data; a new schedule is a new generator and nothing else.
+// clock, the runtime on the engine and the links. Plain data. What a pass is stands in passes.ts, which schedules there
+// are in schedules.ts.
+//
+// A Program is the tick of a stream: at tick t a device runs an instruction for round t + `round`. In a synchronous
+// schedule every offset is 0 and absent, a tick is a round. Instructions for rounds before the first or beyond the last
+// are skipped, which fills and drains the pipeline.
 
-import type { Encoding } from '../cluster/compression.ts';
+import type { CutEncoding, Encoding } from '../cluster/compression.ts';
+import { type PassKind, type Payload, passes } from './passes.ts';
 
 /** Samples [first, end) of a micro-batch. */
 export type SampleRange = readonly [first: number, end: number];
@@ -9,53 +15,63 @@ export type SampleRange = readonly [first: number, end: number];
 /** Layers [first, end) of the model. */
 export type LayerRange = readonly [first: number, end: number];
 
-/**
- * What travels between devices: 'input' and 'label' from the data's holder, 'activation' forward, 'gradient' backward.
- */
-export type Payload = 'input' | 'label' | 'activation' | 'gradient';
+/** Which round an instruction is for. */
+export interface RoundOffset {
+  /** Rounds after that of the tick; absent: 0. */
+  readonly round?: number;
+}
 
-export type Instruction =
-  /** Wait until this piece has arrived. `from` is a device, or null for the data feed. */
-  | {
-      readonly kind: 'receive';
-      readonly payload: Payload;
-      readonly microBatch: number;
-      readonly from: string | null;
-      readonly samples: SampleRange;
-      /** How it travels; absent: as it is. Of what the data feed sends, always. */
-      readonly encoding?: 'float16';
-    }
-  /** Hand this piece to the link; does not wait for its arrival. */
-  | {
-      readonly kind: 'send';
-      readonly payload: 'activation' | 'gradient';
-      readonly microBatch: number;
-      readonly to: string;
-      readonly samples: SampleRange;
-      readonly encoding?: 'float16';
-    }
-  | { readonly kind: 'forward'; readonly microBatch: number }
-  /**
-   * Input and weight gradients together. With `layers`, one piece of it, whose weight gradients are then final; pieces
-   * come deepest layers first.
-   */
-  | { readonly kind: 'backward'; readonly microBatch: number; readonly layers?: LayerRange }
-  | { readonly kind: 'backward-input'; readonly microBatch: number }
-  /** With `layers`, one piece of it, as above. */
-  | { readonly kind: 'backward-weight'; readonly microBatch: number; readonly layers?: LayerRange }
-  /**
-   * Sum the gradients over `group` (device names in ring order, this device among them). With `layers`, only theirs,
-   * beside what follows: the update waits for it. A group's AllReduces run one after the other. With `encoding`, its
-   * pieces travel so.
-   */
-  | {
-      readonly kind: 'all-reduce';
-      readonly group: readonly string[];
-      readonly layers?: LayerRange;
-      readonly encoding?: Encoding;
-    }
-  /** Apply the round's update, when every AllReduce is done and the round is known to commit. */
-  | { readonly kind: 'update' };
+/** Wait until this piece has arrived. `from` is a device, or null for the data feed. */
+export interface Receive extends RoundOffset {
+  readonly kind: 'receive';
+  readonly payload: Payload;
+  readonly microBatch: number;
+  readonly from: string | null;
+  readonly samples: SampleRange;
+  /** How it travels; absent: as it is. Of what the data feed sends, always. */
+  readonly encoding?: CutEncoding;
+}
+
+/** Hand this piece to the link; does not wait for its arrival. */
+export interface Send extends RoundOffset {
+  readonly kind: 'send';
+  readonly payload: 'activation' | 'gradient';
+  readonly microBatch: number;
+  readonly to: string;
+  readonly samples: SampleRange;
+  readonly encoding?: CutEncoding;
+}
+
+/**
+ * Compute a pass of a micro-batch. With `layers`, one piece of a pass that makes weight gradients, which are then final;
+ * pieces come deepest layers first.
+ */
+export type Pass = {
+  readonly [Kind in PassKind]: RoundOffset & { readonly kind: Kind; readonly microBatch: number } & (Kind extends
+      | 'backward'
+      | 'backward-weight'
+      ? { readonly layers?: LayerRange }
+      : unknown);
+}[PassKind];
+
+/**
+ * Sum the gradients over `group` (device names in ring order, this device among them). With `layers`, only theirs,
+ * while what follows computes: the update waits for it. A group's AllReduces run one after the other. With `encoding`,
+ * its pieces travel so.
+ */
+export interface AllReduce extends RoundOffset {
+  readonly kind: 'all-reduce';
+  readonly group: readonly string[];
+  readonly layers?: LayerRange;
+  readonly encoding?: Encoding;
+}
+
+/** Apply the round's update, when every AllReduce is done and the round is known to commit. */
+export interface Update extends RoundOffset {
+  readonly kind: 'update';
+}
+
+export type Instruction = Receive | Send | Pass | AllReduce | Update;
 
 /**
  * What one device does in one round. With no samples it computes and moves nothing, and only takes part in its group's
@@ -73,19 +89,8 @@ export interface DeviceProgram {
   readonly instructions: readonly Instruction[];
 }
 
-/** What a device computes of a micro-batch. */
-export type Pass = Extract<
-  Instruction,
-  { readonly kind: 'forward' | 'backward' | 'backward-input' | 'backward-weight' }
->;
-
 export function isPass(step: Instruction): step is Pass {
-  return (
-    step.kind === 'forward' ||
-    step.kind === 'backward' ||
-    step.kind === 'backward-input' ||
-    step.kind === 'backward-weight'
-  );
+  return Object.hasOwn(passes, step.kind);
 }
 
 /** Whether it is all of a pass, or the piece of the deepest layers: the first. */
@@ -107,7 +112,7 @@ export function isBackwardImmediate({ instructions }: DeviceProgram): boolean {
   });
 }
 
-/** How a device's gradients are reduced beside its computing. */
+/** How a device's gradients are reduced while it computes. */
 export interface BucketReduction {
   /** Its layers, in the order in which they are reduced. */
   readonly buckets: readonly LayerRange[];
@@ -133,8 +138,8 @@ export function bucketReductionOf({ instructions }: DeviceProgram): BucketReduct
  * nobody to sum with.
  */
 export function isUpdateImmediate({ instructions }: DeviceProgram): boolean {
-  const isBackward = ({ kind }: Instruction): boolean => kind === 'backward' || kind === 'backward-weight';
-  return instructions.filter(isBackward).length === 1 && !instructions.some(({ kind }) => kind === 'all-reduce');
+  const addsGradients = (step: Instruction): boolean => isPass(step) && passes[step.kind].addsGradients;
+  return instructions.filter(addsGradients).length === 1 && !instructions.some(({ kind }) => kind === 'all-reduce');
 }
 
 /** Whether the gradients of a device's round come from one micro-batch. */
@@ -157,7 +162,7 @@ export interface ProgramEvent {
   readonly kind: Instruction['kind'] | 'transfer';
   readonly stage: number;
   readonly microBatch?: number;
-  /** Of a piece of a backward pass, and of its AllReduce, which runs beside the computing. */
+  /** Of a piece of a backward pass, and of its AllReduce, which overlaps with computing. */
   readonly layers?: LayerRange;
   readonly payload?: Payload;
   /** Of a transfer: who receives it. `device` is the sender. */
@@ -169,7 +174,7 @@ export interface ProgramEvent {
   readonly endMs: number;
 }
 
-/** Whether an event is of an AllReduce that runs beside the computing of its device. */
+/** Whether an event is of an AllReduce that overlaps with what its device computes. */
 export function isOverlapped({ kind, layers }: ProgramEvent): boolean {
   return kind === 'all-reduce' && layers !== undefined;
 }

@@ -3,197 +3,44 @@
 // are ready at the same time by the rules tie here too, whatever order their additions took.
 
 import { assert, defined } from '../assert.ts';
-import type { Cluster, DeviceTimes, PlanLayout, Profile } from '../cluster/cluster.ts';
+import type { PlanLayout } from '../cluster/cluster.ts';
 import { codecMs, type Encoding, encodedFraction } from '../cluster/compression.ts';
-import { type LinkTable, links, slowestInGroup } from '../cluster/links.ts';
-import { type LayerSums, layerSums } from '../cluster/memory.ts';
-import { type KeptSums, keptSums, recomputeFraction, recomputeTable } from '../cluster/recomputation.ts';
+import { slowestInGroup } from '../cluster/links.ts';
+import { type PassTraffic, processorMs, reduceCpuMs } from '../cluster/overhead.ts';
+import { recomputeFraction } from '../cluster/recomputation.ts';
+import { type LayerTimes, onGrid } from '../cluster/times.ts';
+import { effectiveInFlight } from '../schedule/pace.ts';
+import { type Direction, type PassKind, type Payload, passes, passKinds, payloads } from '../schedule/passes.ts';
 import {
-  deviceTimes,
-  handlingMs,
-  type LayerTimes,
-  layerTimes,
-  type RangeTimes,
-  rangeTimes,
-  reducingMs,
-} from '../cluster/times.ts';
-import { effectiveInFlight, overlapsAllReduce } from '../schedule/generate.ts';
-import {
+  type AllReduce,
   type DeviceProgram,
   type Instruction,
   isBackwardImmediate,
   isFirstPiece,
   isLastPiece,
   isPass,
-  type Payload,
   type Program,
+  type Receive,
+  type Send,
 } from '../schedule/program.ts';
+import { scheduleOf } from '../schedule/schedules.ts';
+import {
+  type Channel,
+  type Compiled,
+  type Flow,
+  type Group,
+  instructionKinds,
+  opcodes,
+  type Runner,
+} from './compiled.ts';
+import type { Ground } from './ground.ts';
 
-/** What does not depend on the plan, prepared once for many rounds. */
-export interface Ground {
-  readonly profile: Profile;
-  readonly cluster: Cluster;
-  readonly table: LinkTable;
-  readonly sums: LayerSums;
-  readonly kept: KeptSums;
-  /** Of the device at a place in cluster.devices; `isStep` where it runs both passes of a micro-batch as one. */
-  times(place: number, isStep: boolean): LayerTimes;
-  /** Of computing all again that can be, on the device at a place: by layers and samples. */
-  recomputeMs(place: number): RangeTimes;
-  /** What bytes cost the device at a place that sends or receives them, and what those of an AllReduce do. */
-  handlingMs(place: number, bytes: number): number;
-  reducingMs(place: number, bytes: number): number;
-  /** What a frame costs it besides its bytes, and what a pass does. */
-  frameMs(place: number): number;
-  passMs(place: number): number;
-}
-
-export function prepareGround(profile: Profile, cluster: Cluster): Ground {
-  const prepared = { step: new Map<DeviceTimes, LayerTimes>(), apart: new Map<DeviceTimes, LayerTimes>() };
-  const measured = (place: number): DeviceTimes => deviceTimes(profile, defined(cluster.devices[place], 'a device'));
-  const times = (place: number, isStep: boolean): LayerTimes => {
-    const own = measured(place);
-    const among = isStep ? prepared.step : prepared.apart;
-    const known = among.get(own) ?? layerTimes(own, profile.batchSizes, isStep);
-    among.set(own, known);
-    return known;
-  };
-  const recomputeMs = (place: number): RangeTimes =>
-    rangeTimes(recomputeTable(profile, measured(place)), profile.batchSizes);
-  return {
-    profile,
-    cluster,
-    table: links(cluster),
-    sums: layerSums(profile),
-    kept: keptSums(profile),
-    times,
-    recomputeMs,
-    handlingMs: (place, bytes) => handlingMs(measured(place), bytes),
-    reducingMs: (place, bytes) => reducingMs(measured(place), bytes),
-    frameMs: (place) => measured(place).frameMs ?? 0,
-    passMs: (place) => measured(place).passMs ?? 0,
-  };
-}
-
-/** Instruction kinds as small numbers. */
-export const opcodes: Readonly<Record<Instruction['kind'], number>> = {
-  receive: 0,
-  send: 1,
-  forward: 2,
-  backward: 3,
-  'backward-input': 4,
-  'backward-weight': 5,
-  'all-reduce': 6,
-  update: 7,
-};
-
-/** The kind of an opcode. */
-export const instructionKinds: readonly Instruction['kind'][] = Object.keys(opcodes) as Instruction['kind'][];
-
-/** Bytes that crossed a link, and frames, wherever they came from. */
-interface Passed {
-  bytes: number;
-  frames: number;
-}
-
-/** A device with its program. */
-export interface Runner {
-  readonly program: DeviceProgram;
-  /** In cluster.devices. */
-  readonly place: number;
-  readonly times: LayerTimes;
-  /** Milliseconds of an instruction over all of its layers, by opcode; 0 for those that do not compute. */
-  readonly durations: Float64Array;
-  /** Part of a backward's duration: of its first piece, where it is cut. */
-  readonly recomputeMs: number;
-  /**
-   * What a pass of a micro-batch is given and hands on, by its kind. What the data's holder hands out goes with its
-   * forward passes.
-   */
-  readonly passed: Readonly<Record<'forward' | 'backward', { readonly received: Passed; readonly sent: Passed }>>;
-  /** What its AllReduces beside the computing cost. */
-  besideMs: number;
-  /** The first of its layers that has a backward pass, and keeps something for it. */
-  readonly trainedFrom: number;
-  /** K_p of its stage. */
-  readonly inFlight: number;
-  /** Flows of inputs and labels to it. */
-  readonly feeds: number[];
-}
-
-/**
- * Pieces of one payload between two devices, one for each micro-batch. Piece m of flow f has the number f ·
- * microBatchCount + m.
- */
-export interface Flow {
-  readonly payload: Payload;
-  /** Rule 4's order among pieces that are ready at the same time and belong to the same micro-batch. */
-  readonly rank: number;
-  /** −1: the data is there already. */
-  readonly channel: number;
-  readonly receiver: number;
-  readonly senderStage: number;
-  readonly bytes: number;
-  /** For which a piece occupies the link. */
-  readonly durationMs: number;
-  readonly latencyMs: number;
-}
-
-/** One direction of a link, between places in cluster.devices. */
-export interface Channel {
-  readonly from: number;
-  readonly to: number;
-}
-
-/** The devices of an AllReduce. */
-export interface Group {
-  readonly size: number;
-  /** Eq. 5's time plus 2(|G| − 1) latencies. */
-  readonly durationMs: number;
-  /**
-   * Where it runs beside the computing: the row of AllReduces that run one after the other, below `groups.length`. −1:
-   * its members wait for it.
-   */
-  readonly row: number;
-  /** Whose gradients it reduces. */
-  readonly layers: readonly [number, number];
-  /** The places of its members in `runners`. */
-  readonly members: readonly number[];
-  /** What sending and receiving costs each of them. */
-  readonly costsMs: readonly number[];
-}
-
-export interface Compiled {
-  readonly microBatchCount: number;
-  readonly runners: readonly Runner[];
-  /** Instructions of runner r are those from firstInstruction[r] up to firstInstruction[r + 1]. */
-  readonly firstInstruction: Int32Array;
-  /** By instruction. */
-  readonly opcode: Uint8Array;
-  /** By instruction: the piece's number (receive, send), the micro-batch (computing), the group (all-reduce). */
-  readonly argument: Int32Array;
-  /** By instruction: milliseconds of computing. */
-  readonly durationMs: Float64Array;
-  /** By instruction: milliseconds that what it is given costs besides. */
-  readonly receivingMs: Float64Array;
-  /** And what it hands on. */
-  readonly sendingMs: Float64Array;
-  readonly flows: readonly Flow[];
-  readonly channels: readonly Channel[];
-  readonly groups: readonly Group[];
-}
-
+/** `program` is a round of `plan`: an Error for a tick of a stream, whose instructions carry round offsets. */
 export function compile(program: Program, plan: PlanLayout, ground: Ground): Compiled {
+  const isRound = program.devices.every(({ instructions }) => instructions.every(({ round = 0 }) => round === 0));
+  assert(isRound, 'the simulator runs rounds, and this program is a tick of a stream');
   return new Compiler(program, plan, ground).run();
 }
-
-const gridPerMs = 2 ** 30;
-
-function onGrid(ms: number): number {
-  return Math.round(ms * gridPerMs) / gridPerMs;
-}
-
-const payloadRank: Readonly<Record<Payload, number>> = { input: 0, activation: 1, gradient: 2, label: 3 };
 
 /** The times where leading layers only run forward. */
 function backwardFrom(times: LayerTimes, layer: number): LayerTimes {
@@ -207,7 +54,14 @@ function backwardFrom(times: LayerTimes, layer: number): LayerTimes {
   };
 }
 
-type Reduction = Extract<Instruction, { kind: 'all-reduce' }>;
+/** What a device's passes of a micro-batch are given and hand on, by their direction. */
+type DeviceTraffic = Readonly<Record<Direction, PassTraffic>>;
+
+/** Of a pass that neither waits for anything nor hands anything on. */
+const noTraffic: PassTraffic = {
+  received: { bytes: 0, frames: 0, passes: 0 },
+  sent: { bytes: 0, frames: 0, passes: 1 },
+};
 
 class Compiler {
   readonly #program: Program;
@@ -242,7 +96,7 @@ class Compiler {
     const opcode = new Uint8Array(count);
     const argument = new Int32Array(count);
     const durationMs = new Float64Array(count);
-    const handling = { receivingMs: new Float64Array(count), sendingMs: new Float64Array(count) };
+    const processor = { receivingMs: new Float64Array(count), sendingMs: new Float64Array(count) };
     let next = 0;
     for (const [index, runner] of this.#runners.entries()) {
       firstInstruction[index] = next;
@@ -253,7 +107,7 @@ class Compiler {
       }
     }
     firstInstruction[this.#runners.length] = next;
-    this.#addHandling(firstInstruction, handling);
+    this.#priceTraffic(firstInstruction, processor);
     const { microBatchCount } = this.#program;
     return {
       microBatchCount,
@@ -262,7 +116,7 @@ class Compiler {
       opcode,
       argument,
       durationMs,
-      ...handling,
+      ...processor,
       flows: this.#flows,
       channels: this.#channels,
       groups: this.#groups,
@@ -275,68 +129,70 @@ class Compiler {
     const forwardOnlyLayers = this.#plan.forwardOnlyLayers ?? 0;
     const [first, end] = program.layers;
     const isLast = end === this.#ground.profile.layers.length;
-    const isStep = isLast && !overlapsAllReduce(this.#plan.schedule) && isBackwardImmediate(program);
+    const isStep = isLast && !scheduleOf(this.#plan.schedule).overlapsAllReduce && isBackwardImmediate(program);
     const times = backwardFrom(this.#ground.times(place, isStep), forwardOnlyLayers);
     const samples = program.samples[1] - program.samples[0];
     const durations = new Float64Array(instructionKinds.length);
-    durations[opcodes.forward] = onGrid(times.forwardMs(first, end, samples));
     const trainedFrom = Math.min(end, Math.max(first, forwardOnlyLayers));
-    const backwardMs = onGrid(times.backwardMs(first, end, samples));
     const recomputeMs = this.#recomputeMs(program, place, trainedFrom);
-    durations[opcodes.backward] = recomputeMs + backwardMs;
-    const inputMs = onGrid(times.backwardInputMs(first, end, samples));
-    durations[opcodes['backward-input']] = recomputeMs + inputMs;
-    durations[opcodes['backward-weight']] = onGrid(times.backwardWeightMs(first, end, samples));
+    for (const kind of passKinds)
+      durations[opcodes[kind]] = passMs(kind, [first, end], { times, samples, recomputeMs });
     durations[opcodes.update] = onGrid(times.updateMs(first, end));
     const inFlight = effectiveInFlight(this.#plan, program.stage);
-    const nothing = (): Passed => ({ bytes: 0, frames: 0 });
-    const passed = {
-      forward: { received: nothing(), sent: nothing() },
-      backward: { received: nothing(), sent: nothing() },
-    };
-    return { program, place, times, durations, recomputeMs, passed, besideMs: 0, trainedFrom, inFlight, feeds: [] };
+    const changing = { overlappedReduceCpuMs: 0, feeds: [] };
+    return { program, place, times, durations, recomputeMs, trainedFrom, inFlight, ...changing };
   }
 
-  /** What the flows and AllReduces cost those who send and receive. */
-  #addHandling(
+  /** What flows and AllReduces cost the processors of those who send and receive. */
+  #priceTraffic(
     firstInstruction: Int32Array,
     { receivingMs, sendingMs }: Pick<Compiled, 'receivingMs' | 'sendingMs'>,
   ): void {
-    const sender = new Map(this.#runners.map((runner) => [runner.place, runner]));
-    const add = (passed: Passed, bytes: number): void => {
-      passed.bytes += bytes;
-      passed.frames++;
-    };
-    for (const { channel, payload, receiver, bytes } of this.#flows) {
-      const kind = payload === 'gradient' ? 'backward' : 'forward';
-      add((this.#runners[receiver] as Runner).passed[kind].received, channel === -1 ? 0 : bytes);
-      const from = channel === -1 ? undefined : sender.get((this.#channels[channel] as Channel).from);
-      if (from !== undefined) add(from.passed[kind].sent, bytes);
-    }
     for (const { row, members, costsMs } of this.#groups)
       if (row >= 0)
         for (const [index, member] of members.entries())
-          (this.#runners[member] as Runner).besideMs += costsMs[index] ?? 0;
-    for (const [index, { place, passed, program }] of this.#runners.entries()) {
-      const frameMs = onGrid(this.#ground.frameMs(place));
-      const cost = ({ bytes, frames }: Passed): number =>
-        onGrid(this.#ground.handlingMs(place, bytes)) + frames * frameMs;
-      const passMs = onGrid(this.#ground.passMs(place));
-      const costs = (kind: 'forward' | 'backward') => ({
-        received: cost(passed[kind].received),
-        sent: cost(passed[kind].sent) + passMs,
+          (this.#runners[member] as Runner).overlappedReduceCpuMs += costsMs[index] ?? 0;
+    const traffic = this.#traffic();
+    for (const [index, { place, program }] of this.#runners.entries()) {
+      const overhead = this.#ground.overhead(place);
+      const costs = ({ received, sent }: PassTraffic) => ({
+        receivedMs: processorMs(overhead, received, onGrid),
+        sentMs: processorMs(overhead, sent, onGrid),
       });
-      const [forward, backward, weight] = [costs('forward'), costs('backward'), { received: 0, sent: passMs }];
-      if (Math.max(forward.received, forward.sent, backward.received, backward.sent) === 0) continue;
+      const { forward, backward } = traffic[index] as DeviceTraffic;
+      const exchangeCosts = { forward: costs(forward), backward: costs(backward) };
+      const plainCost = costs(noTraffic);
       const start = firstInstruction[index] as number;
       for (const [offset, step] of program.instructions.entries()) {
         if (!isPass(step)) continue;
-        const { received, sent } =
-          step.kind === 'forward' ? forward : step.kind === 'backward-weight' ? weight : backward;
-        if (isFirstPiece(step, program)) receivingMs[start + offset] = received;
-        if (isLastPiece(step, program)) sendingMs[start + offset] = sent;
+        const { exchanges, direction } = passes[step.kind];
+        const { receivedMs, sentMs } = exchanges ? exchangeCosts[direction] : plainCost;
+        if (isFirstPiece(step, program)) receivingMs[start + offset] = receivedMs;
+        if (isLastPiece(step, program)) sendingMs[start + offset] = sentMs;
       }
     }
+  }
+
+  /**
+   * By runner: what its passes of a micro-batch are given and hand on, frames wherever they come from. What the data's
+   * holder hands out goes with its forward passes.
+   */
+  #traffic(): readonly DeviceTraffic[] {
+    const pass = () => ({ received: { bytes: 0, frames: 0, passes: 0 }, sent: { bytes: 0, frames: 0, passes: 1 } });
+    const traffic = this.#runners.map(() => ({ forward: pass(), backward: pass() }));
+    const runnerAt = new Map(this.#runners.map(({ place }, index) => [place, index]));
+    for (const { channel, payload, receiver, bytes } of this.#flows) {
+      const { direction } = payloads[payload];
+      const sender = channel === -1 ? undefined : runnerAt.get((this.#channels[channel] as Channel).from);
+      const received = traffic[receiver]?.[direction].received;
+      const sent = sender === undefined ? undefined : traffic[sender]?.[direction].sent;
+      for (const end of [received, sent]) {
+        if (end === undefined) continue;
+        end.bytes += channel === -1 ? 0 : bytes;
+        end.frames++;
+      }
+    }
+    return traffic;
   }
 
   /** What the first part of a backward pass computes again, where the plan keeps less than everything. */
@@ -365,13 +221,8 @@ class Compiler {
     return step.kind === 'update' ? 0 : step.microBatch;
   }
 
-  #piece(
-    step: Extract<Instruction, { kind: 'send' | 'receive' }>,
-    from: number,
-    receiver: number,
-    isFeed: boolean,
-  ): number {
-    const rank = payloadRank[step.payload];
+  #piece(step: Send | Receive, from: number, receiver: number, isFeed: boolean): number {
+    const { rank } = payloads[step.payload];
     const { microBatchSize, microBatchCount } = this.#program;
     const key = (((from + 1) * this.#runners.length + receiver) * 4 + rank) * (microBatchSize + 1) + step.samples[0];
     let flow = this.#flowNumbers.get(key);
@@ -383,16 +234,13 @@ class Compiler {
     return flow * microBatchCount + step.microBatch;
   }
 
-  #createFlow(
-    { payload, samples, encoding }: Extract<Instruction, { kind: 'send' | 'receive' }>,
-    from: number,
-    receiver: number,
-  ): Flow {
+  #createFlow({ payload, samples, encoding }: Send | Receive, from: number, receiver: number): Flow {
     const { program, place: to } = this.#runners[receiver] as Runner;
     const plainBytes = (samples[1] - samples[0]) * this.#bytesPerSample(payload, program.layers);
     const bytes = plainBytes * encodedFraction(encoding);
-    const senderStage = program.stage + (payload === 'activation' ? -1 : payload === 'gradient' ? 1 : 0);
-    const shared = { payload, rank: payloadRank[payload], receiver, senderStage, bytes };
+    const { from: side } = payloads[payload];
+    const senderStage = program.stage + (side === 'feed' ? 0 : side);
+    const shared = { payload, rank: payloads[payload].rank, receiver, senderStage, bytes };
     if (from === -1 || from === to) return { ...shared, channel: -1, durationMs: 0, latencyMs: 0 };
     const { table } = this.#ground;
     return {
@@ -419,7 +267,7 @@ class Compiler {
     return known;
   }
 
-  #group({ group: names, encoding }: Reduction, layers: readonly [number, number]): number {
+  #group({ group: names, encoding }: AllReduce, layers: readonly [number, number]): number {
     const key = this.#groupNumbers.has(names) ? names : JSON.stringify(names);
     const known = this.#groupNumbers.get(key);
     if (known !== undefined) {
@@ -435,7 +283,7 @@ class Compiler {
    * The part of a group's AllReduce that is for these layers. The parts of a group are in one row, which has the
    * group's number.
    */
-  #bucket(group: number, { group: names, encoding }: Reduction, layers: readonly [number, number]): number {
+  #bucket(group: number, { group: names, encoding }: AllReduce, layers: readonly [number, number]): number {
     const key = `${group} ${layers[0]}`;
     const known =
       this.#bucketNumbers.get(key) ?? this.#groups.push(this.#createGroup(names, layers, { row: group, encoding })) - 1;
@@ -458,7 +306,7 @@ class Compiler {
     const sentBytes = bytes * encodedFraction(encoding);
     const members = names.map((name) => defined(this.#byName.get(name), name));
     const costsMs = members.map((member) =>
-      onGrid(this.#ground.reducingMs(defined(this.#runners[member], 'a member').place, 2 * sentBytes)),
+      onGrid(reduceCpuMs(this.#ground.overhead(defined(this.#runners[member], 'a member').place), 2 * sentBytes)),
     );
     // Pieces are encoded, sent and received while others travel.
     const travelMs = Math.max((sentBytes * 8) / (slowest.bandwidthMbps * 1000), codecMs(encoding, bytes), ...costsMs);
@@ -467,13 +315,25 @@ class Compiler {
   }
 }
 
+/** What a pass of these layers takes: what it computes again where `recomputeMs` is not 0, and its own time. */
+function passMs(
+  kind: PassKind,
+  [first, end]: readonly [number, number],
+  {
+    times,
+    samples,
+    recomputeMs,
+  }: { readonly times: LayerTimes; readonly samples: number; readonly recomputeMs: number },
+): number {
+  const { time, recomputes } = passes[kind];
+  const ownMs = onGrid(times[time](first, end, samples));
+  return recomputes ? recomputeMs + ownMs : ownMs;
+}
+
 /** Rule 1, for the layers of a piece of a backward pass too. */
 function durationOf(step: Instruction, { program, times, durations, recomputeMs }: Runner): number {
-  if (!('layers' in step) || step.layers === undefined || step.kind === 'all-reduce')
-    return durations[opcodes[step.kind]] as number;
-  const [first, end] = step.layers;
+  if (!isPass(step) || !('layers' in step) || step.layers === undefined) return durations[opcodes[step.kind]] as number;
   const samples = program.samples[1] - program.samples[0];
-  if (step.kind === 'backward-weight') return onGrid(times.backwardWeightMs(first, end, samples));
-  const backwardMs = onGrid(times.backwardMs(first, end, samples));
-  return isFirstPiece(step, program) ? recomputeMs + backwardMs : backwardMs;
+  const isFirst = isFirstPiece(step, program);
+  return passMs(step.kind, step.layers, { times, samples, recomputeMs: isFirst ? recomputeMs : 0 });
 }

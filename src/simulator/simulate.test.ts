@@ -5,7 +5,8 @@ import { checkTogether } from '../cluster/validate.ts';
 import { program } from '../schedule/generate.ts';
 import { isOverlapped, type Program } from '../schedule/program.ts';
 import { randomCluster, randomPlan, randomProfile } from '../testing/random-plans.ts';
-import { createSimulator, type Simulation, simulate } from './simulate.ts';
+import { createSimulator, simulate } from './simulate.ts';
+import type { Simulation } from './simulation.ts';
 
 const mib = 1024 * 1024;
 
@@ -301,7 +302,7 @@ test('a program that waits for ever is reported, not silently ended', () => {
   };
   assert.throws(
     () => simulate(broken, plan, profile, { devices, links: { default: { bandwidthMbps: 8 } } }),
-    /"a" waits for ever at .*gradient/,
+    /"a" waits for ever at \?G0←b/,
   );
 });
 

@@ -5,63 +5,24 @@
 // - a device is busy while it computes (forward, backward, update), not while it waits in an AllReduce, which is no
 //   link's traffic either;
 // - the buckets of a group's AllReduce (schedules that overlap) are reduced one after the other, each for rule 5's time
-//   of its own bytes, from when
-//   its last member has its gradients and the bucket before it is done; the members' updates wait for all of them;
-// - bytes cost nothing but their link, unless the profile says what they cost the processors at both ends
-//   (`handlingMs`). A device pays from the end of a pass
-//   on for what that handed on, and then for what the next one is given, which begins when that is paid and its pieces
-//   have arrived: who waits pays while it
-//   waits. What a frame costs besides (`frameMs`) goes with its bytes, what a pass does (`passMs`) with what it handed
-//   on. What AllReduces beside the computing
-//   cost puts off the update likewise.
+//   of its own bytes, from when its last member has its gradients and the bucket before it is done; the members'
+//   updates wait for all of them;
+// - traffic costs nothing but its link, unless the profile says what it costs the processors at both ends
+//   (cluster/overhead.ts). A device pays from the end of a pass on for what that handed on, and then for what the next
+//   one is given, which begins when that is paid and its pieces have arrived: who waits pays while it waits. What
+//   AllReduces that overlap with passes cost delays the update likewise.
 
 import { assert, defined } from '../assert.ts';
 import type { Cluster, PlanLayout, Profile } from '../cluster/cluster.ts';
-import { bytesInMiB, type OptimizerState, stageMemoryBytes } from '../cluster/memory.ts';
-import type { Instruction, Program, ProgramEvent } from '../schedule/program.ts';
+import { bytesInMiB, demandOf, type OptimizerState, stageMemoryBytes } from '../cluster/memory.ts';
+import type { Program } from '../schedule/program.ts';
+import { instructionText } from '../schedule/text.ts';
 import { Agenda } from './agenda.ts';
-import {
-  type Compiled,
-  compile,
-  type Flow,
-  type Ground,
-  instructionKinds,
-  opcodes,
-  prepareGround,
-  type Runner,
-} from './compile.ts';
-
-export interface SimulatedDevice {
-  /** Time spent computing, and on what its passes sent and received. */
-  readonly busyMs: number;
-  /** The second part of it, where the profile says what bytes and passes cost. */
-  readonly handlingMs?: number;
-  /** What its AllReduces sent and received cost its processor; not in busyMs. Absent where they cost nothing. */
-  readonly reducingMs?: number;
-  /** 1 − busyMs / roundMs. */
-  readonly idleFraction: number;
-  /** Eq. 3 with the device's own share. */
-  readonly peakMemoryMiB: number;
-  /** powerW over the time spent computing; absent where the cluster does not give the device's power. */
-  readonly energyJ?: number;
-}
-
-export interface SimulatedLink {
-  readonly bytes: number;
-  /** Time for which messages occupied it. */
-  readonly busyMs: number;
-}
-
-export interface Simulation {
-  /** By start; empty when they were not asked for. */
-  readonly events: readonly ProgramEvent[];
-  readonly roundMs: number;
-  readonly samplesPerS: number;
-  /** Every device of the cluster, by name; one that the plan leaves out is idle. */
-  readonly devices: Readonly<Record<string, SimulatedDevice>>;
-  /** By "sender->receiver", where something was sent. */
-  readonly links: Readonly<Record<string, SimulatedLink>>;
-}
+import { compile } from './compile.ts';
+import { type Compiled, endsMicroBatch, type Flow, opcodes, type Runner } from './compiled.ts';
+import { EventLog } from './event-log.ts';
+import { type Ground, prepareGround } from './ground.ts';
+import type { SimulatedDevice, SimulatedLink, Simulation } from './simulation.ts';
 
 export interface SimulateOptions {
   /** Copies of each weight that the optimizer keeps, for the peak memory. Default 0 (plain SGD). */
@@ -106,8 +67,8 @@ class World {
   readonly #compiled: Compiled;
   readonly #ground: Ground;
   readonly #agenda = new Agenda();
-  readonly #events: ProgramEvent[] = [];
-  readonly #keepsEvents: boolean;
+  /** Undefined where nobody asked for events. */
+  readonly #log: EventLog | undefined;
   // By runner.
   readonly #position: Int32Array;
   /** The piece it waits for, or −1. */
@@ -121,8 +82,8 @@ class World {
   /** What the bytes that it has handed on since then cost. */
   readonly #owedMs: Float64Array;
   readonly #busyMs: Float64Array;
-  readonly #handlingMs: Float64Array;
-  readonly #reducingMs: Float64Array;
+  readonly #transferCpuMs: Float64Array;
+  readonly #reduceCpuMs: Float64Array;
   readonly #endMs: Float64Array;
   // By piece.
   readonly #arrived: Uint8Array;
@@ -145,7 +106,7 @@ class World {
     const { runners, flows, channels, groups, microBatchCount, firstInstruction } = compiled;
     this.#compiled = compiled;
     this.#ground = ground;
-    this.#keepsEvents = keepsEvents;
+    this.#log = keepsEvents ? new EventLog(compiled, ground) : undefined;
     this.#position = firstInstruction.slice(0, runners.length);
     this.#awaited = new Int32Array(runners.length).fill(-1);
     this.#reducing = new Int32Array(runners.length);
@@ -153,8 +114,8 @@ class World {
     this.#computedMs = new Float64Array(runners.length);
     this.#owedMs = new Float64Array(runners.length);
     this.#busyMs = new Float64Array(runners.length);
-    this.#handlingMs = new Float64Array(runners.length);
-    this.#reducingMs = new Float64Array(runners.length);
+    this.#transferCpuMs = new Float64Array(runners.length);
+    this.#reduceCpuMs = new Float64Array(runners.length);
     this.#endMs = new Float64Array(runners.length);
     this.#arrived = new Uint8Array(flows.length * microBatchCount);
     this.#readyMs = new Float64Array(flows.length * microBatchCount);
@@ -188,7 +149,10 @@ class World {
     }
     for (const [index, { program }] of runners.entries()) {
       const step = program.instructions[(this.#position[index] as number) - (firstInstruction[index] as number)];
-      assert(step === undefined, `"${program.device}" waits for ever at ${JSON.stringify(step)}`);
+      assert(
+        step === undefined,
+        `"${program.device}" waits for ever at ${step && instructionText(step, program.samples)}`,
+      );
     }
   }
 
@@ -201,13 +165,13 @@ class World {
       devices[name] = { busyMs: 0, idleFraction: 1, peakMemoryMiB: 0, ...(powerW === undefined ? {} : { energyJ: 0 }) };
     for (const [index, runner] of runners.entries()) {
       const busyMs = this.#busyMs[index] as number;
-      const handlingMs = this.#handlingMs[index] as number;
-      const reducingMs = this.#reducingMs[index] as number;
+      const transferCpuMs = this.#transferCpuMs[index] as number;
+      const reduceCpuMs = this.#reduceCpuMs[index] as number;
       const { powerW } = defined(specs[runner.place], 'a device');
       devices[runner.program.device] = {
         busyMs,
-        ...(handlingMs === 0 ? {} : { handlingMs }),
-        ...(reducingMs === 0 ? {} : { reducingMs }),
+        ...(transferCpuMs === 0 ? {} : { handlingMs: transferCpuMs }),
+        ...(reduceCpuMs === 0 ? {} : { reducingMs: reduceCpuMs }),
         idleFraction: roundMs === 0 ? 0 : 1 - busyMs / roundMs,
         peakMemoryMiB: this.#peakMemoryMiB(runner, optimizerState),
         ...(powerW === undefined ? {} : { energyJ: (powerW * busyMs) / 1000 }),
@@ -219,7 +183,7 @@ class World {
       { bytes: this.#linkBytes[index] as number, busyMs: this.#linkBusyMs[index] as number },
     ]);
     return {
-      events: this.#events.sort((a, b) => a.startMs - b.startMs || a.endMs - b.endMs),
+      events: this.#log?.sorted() ?? [],
       roundMs,
       samplesPerS: (batchSize / roundMs) * 1000,
       devices,
@@ -232,14 +196,11 @@ class World {
     const [first, end] = program.layers;
     const mostBytes = sums.savedBytes(trainedFrom, end);
     const leastBytes = kept.leastBytes(trainedFrom, end);
-    const demand = {
-      weightBytes: sums.weightBytes(first, end),
-      frozenBytes: sums.frozenBytes(first, end),
-      runtimeBytes: sums.runtimeBytes(first, end),
+    const demand = demandOf(sums, [first, end], {
       savedBytes: Math.min(mostBytes, Math.max(leastBytes, program.savedBytes ?? mostBytes)),
       inFlight,
       optimizerState,
-    };
+    });
     return stageMemoryBytes(demand, program.samples[1] - program.samples[0]) / bytesInMiB;
   }
 
@@ -280,22 +241,23 @@ class World {
     this.#computedMs[index] = endMs;
     this.#owedMs[index] = sendingMs;
     this.#busyMs[index] = (this.#busyMs[index] as number) + durationMs + receivingMs + sendingMs;
-    this.#handlingMs[index] = (this.#handlingMs[index] as number) + receivingMs + sendingMs;
-    if (this.#keepsEvents) this.#recordComputing(index, position, startMs, endMs);
+    this.#transferCpuMs[index] = (this.#transferCpuMs[index] as number) + receivingMs + sendingMs;
+    this.#log?.computing(index, position, startMs, endMs);
     this.#agenda.add(4 * index + kinds.end, endMs, false);
   }
 
   /**
-   * All gradients are there; what the AllReduces beside the computing cost may not all have been paid while they ran.
+   * All gradients are there; what overlapped AllReduces cost may not all have been paid while they ran.
    */
   #update(index: number, position: number, nowMs: number): void {
     this.#isHeld[index] = 0;
-    this.#owedMs[index] = (this.#owedMs[index] as number) + (this.#compiled.runners[index] as Runner).besideMs;
+    this.#owedMs[index] =
+      (this.#owedMs[index] as number) + (this.#compiled.runners[index] as Runner).overlappedReduceCpuMs;
     this.#compute(index, position, nowMs);
   }
 
   /**
-   * Rule 5: the AllReduce starts when the last member has come to it. True: it runs beside what the member does next.
+   * Rule 5: the AllReduce starts when the last member has come to it. True: it overlaps with what the member does next.
    */
   #join(index: number, number: number, nowMs: number): boolean {
     const joined = this.#joined[number] as number[];
@@ -305,10 +267,10 @@ class World {
     if (joined.push(index) < size) return isOverlapped;
     this.#joined[number] = [];
     for (const [place, member] of members.entries())
-      this.#reducingMs[member] = (this.#reducingMs[member] as number) + (costsMs[place] as number);
+      this.#reduceCpuMs[member] = (this.#reduceCpuMs[member] as number) + (costsMs[place] as number);
     const startMs = isOverlapped ? Math.max(nowMs, this.#rowFreeMs[row] as number) : nowMs;
     const endMs = startMs + durationMs;
-    if (this.#keepsEvents) for (const member of joined) this.#recordReduction(member, number, startMs, endMs);
+    for (const member of joined) this.#log?.reduction(member, number, startMs, endMs);
     if (isOverlapped) {
       this.#rowFreeMs[row] = endMs;
       this.#agenda.add(4 * number + kinds.reduced, endMs, false);
@@ -332,7 +294,7 @@ class World {
     const code = opcode[position] as number;
     this.#position[index] = position + 1;
     // Rule 3: the end of the backward of m − K lets the feed send micro-batch m.
-    if (code === opcodes.backward || code === opcodes['backward-weight']) {
+    if (endsMicroBatch[code] === 1) {
       const { feeds, inFlight } = runners[index] as Runner;
       const microBatch = (argument[position] as number) + inFlight;
       if (microBatch < microBatchCount)
@@ -381,7 +343,7 @@ class World {
     this.#freeMs[channel] = freeMs;
     this.#linkBytes[channel] = (this.#linkBytes[channel] as number) + flow.bytes;
     this.#linkBusyMs[channel] = (this.#linkBusyMs[channel] as number) + flow.durationMs;
-    if (this.#keepsEvents) this.#recordTransfer(channel, flow, piece % this.#compiled.microBatchCount, nowMs, freeMs);
+    this.#log?.transfer(channel, piece, nowMs, freeMs);
     this.#agenda.add(4 * piece + kinds.arrive, freeMs + flow.latencyMs, false);
     const more = head < queue.length;
     this.#scheduled[channel] = more ? 1 : 0;
@@ -394,46 +356,5 @@ class World {
     if (this.#awaited[receiver] !== piece) return;
     this.#awaited[receiver] = -1;
     this.#advance(receiver, nowMs);
-  }
-
-  #recordComputing(index: number, position: number, startMs: number, endMs: number): void {
-    const { runners, opcode, argument, firstInstruction } = this.#compiled;
-    const { device, stage, instructions } = (runners[index] as Runner).program;
-    const kind = instructionKinds[opcode[position] as number] as Instruction['kind'];
-    if (kind === 'update') {
-      if (endMs > startMs) this.#events.push({ device, kind, stage, startMs, endMs });
-      return;
-    }
-    const step = instructions[position - (firstInstruction[index] as number)] as Instruction;
-    const layers = 'layers' in step && step.layers !== undefined ? { layers: step.layers } : {};
-    this.#events.push({ device, kind, stage, microBatch: argument[position] as number, ...layers, startMs, endMs });
-  }
-
-  #recordReduction(index: number, number: number, startMs: number, endMs: number): void {
-    const { device, stage } = (this.#compiled.runners[index] as Runner).program;
-    const { row, layers } = defined(this.#compiled.groups[number], 'a group');
-    this.#events.push({ device, kind: 'all-reduce', stage, ...(row >= 0 ? { layers } : {}), startMs, endMs });
-  }
-
-  #recordTransfer(
-    channel: number,
-    { senderStage, payload, bytes }: Flow,
-    microBatch: number,
-    startMs: number,
-    endMs: number,
-  ): void {
-    const { from, to } = defined(this.#compiled.channels[channel], 'a channel');
-    const { devices } = this.#ground.cluster;
-    this.#events.push({
-      device: defined(devices[from], 'a sender').name,
-      kind: 'transfer',
-      stage: senderStage,
-      microBatch,
-      payload,
-      to: defined(devices[to], 'a receiver').name,
-      bytes,
-      startMs,
-      endMs,
-    });
   }
 }

@@ -2,7 +2,7 @@
 
 import type { PlanLayout } from '../cluster/cluster.ts';
 import { createRandom, type Random } from '../random.ts';
-import { inFlight, scheduleNames } from '../schedule/generate.ts';
+import { scheduleNames, scheduleOf } from '../schedule/schedules.ts';
 
 /** What a plan is made of; devices are called a, b, c, … in the order of the stages. */
 export interface HandPlan {
@@ -29,7 +29,7 @@ export function handPlan({ schedule, cuts, shares, microBatchCount }: HandPlan, 
       layers: [borders[stage] as number, borders[stage + 1] as number],
       devices: samples.map(() => String.fromCharCode(97 + device++)),
       samples,
-      inFlight: inFlight(schedule, stage, shares.length, microBatchCount),
+      inFlight: scheduleOf(schedule).inFlight(stage, shares.length, microBatchCount),
     })),
   };
 }

@@ -9,22 +9,18 @@ import type { Engine } from '../engine/engine.ts';
 import { createReferenceEngine } from '../engine/reference.ts';
 import { RunError } from '../errors.ts';
 import { type Coordinator, createCoordinator } from '../runtime/coordinator/coordinator.ts';
-import type { MachineConfig, Phase } from '../runtime/coordinator/machine-types.ts';
-import type {
-  Batch,
-  CoordinatorEnd,
-  CoordinatorOptions,
-  DeviceFacts,
-  RunHooks,
-  RunSubject,
-} from '../runtime/coordinator/options.ts';
+import type { MachineConfig } from '../runtime/coordinator/machine-types.ts';
+import type { Batch, CoordinatorEnd, CoordinatorOptions, RunHooks } from '../runtime/coordinator/options.ts';
 import type { ProfileCache } from '../runtime/device/measure/profiler.ts';
-import type { RunEvent } from '../runtime/protocol/events.ts';
+import type { DeviceFacts } from '../runtime/protocol/device-facts.ts';
+import type { Phase, RunEvent } from '../runtime/protocol/events.ts';
 import type { RunState } from '../runtime/protocol/run-state.ts';
+import type { RunSubject } from '../runtime/protocol/run-subject.ts';
 import { localPlan, trainHere } from '../runtime/run/local.ts';
 import { compare } from '../runtime/run/verify.ts';
+import type { WorkerEnd } from '../runtime/worker/options.ts';
 import type { PeerNetwork } from '../runtime/worker/peers.ts';
-import { runWorker, type WorkerEnd } from '../runtime/worker/worker.ts';
+import { runWorker } from '../runtime/worker/worker.ts';
 import type { Link } from '../transport/link.ts';
 import { createMemoryLinks, type MemoryLinkOptions } from '../transport/memory.ts';
 import { WireLink } from '../transport/wire-link.ts';

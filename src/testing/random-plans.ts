@@ -3,8 +3,9 @@
 // orders agree exactly.
 
 import type { Cluster, DeviceTimes, PlanLayout, Profile, StagePlan } from '../cluster/cluster.ts';
+import { encodingNames } from '../cluster/compression.ts';
 import { createRandom, permutation, type Random } from '../random.ts';
-import { forwardsAhead, scheduleNames } from '../schedule/generate.ts';
+import { scheduleNames, scheduleOf } from '../schedule/schedules.ts';
 
 /**
  * A plan on devices d0, d1, … with up to `stageLimit` stages; some devices may have no samples, and K_p never grows
@@ -28,7 +29,7 @@ export function randomPlan(seed: number, stageLimit = 4): PlanLayout {
   let ahead = Number.POSITIVE_INFINITY;
   for (const [stage, size] of groupSizes.entries()) {
     const end = layer + 1 + random.integer(3);
-    const standard = forwardsAhead(schedule, stage, stageCount, microBatchCount);
+    const standard = scheduleOf(schedule).forwardsAhead(stage, stageCount, microBatchCount);
     ahead = Math.min(ahead, random.uniform() < 0.7 ? standard : 1 + random.integer(microBatchCount + 2));
     // What zb-h1 keeps beyond the forwards ahead, weight gradients wait with.
     const spare = schedule.startsWith('zb') && ahead === standard ? random.integer(5) : 0;
@@ -55,7 +56,7 @@ export function randomPlan(seed: number, stageLimit = 4): PlanLayout {
 export function withRandomCompression(plan: PlanLayout, seed: number): PlanLayout {
   const random = createRandom(seed, 4);
   const half = (): boolean => random.uniform() < 0.5;
-  const allReduce = ([undefined, 'float16', 'int8'] as const)[random.integer(3)];
+  const allReduce = [undefined, ...encodingNames][random.integer(1 + encodingNames.length)];
   const [activation, gradient] = [
     half() && { activation: 'float16' as const },
     half() && { gradient: 'float16' as const },

@@ -3,7 +3,7 @@
 import type { Cluster, DeviceTimes, Profile } from '../cluster/cluster.ts';
 import { createProblem, type Problem, type StageLayout } from '../planner/problem.ts';
 import { createRandom, permutation } from '../random.ts';
-import { scheduleNames } from '../schedule/generate.ts';
+import { scheduleNames, scheduleOf } from '../schedule/schedules.ts';
 
 /** A problem with a small random micro-batch size and count; each schedule in turn. */
 export function randomProblem(seed: number, profile: Profile, cluster: Cluster): Problem {
@@ -12,7 +12,7 @@ export function randomProblem(seed: number, profile: Profile, cluster: Cluster):
   return createProblem({
     profile,
     cluster,
-    schedule: scheduleNames[seed % scheduleNames.length] as string,
+    schedule: scheduleOf(scheduleNames[seed % scheduleNames.length] as string),
     batchSize: microBatchSize * (1 + random.integer(12)),
     microBatchSize,
     optimizerState: (seed % 3) as 0 | 1 | 2,

@@ -7,7 +7,8 @@ import { type Graph, int } from '../graph/graph.ts';
 import { type CutTensor, layers } from '../graph/layers.ts';
 import { elementCount, int64s, type Tensor, tensor } from '../graph/tensor.ts';
 import { createRandom } from '../random.ts';
-import type { Batch, RunSubject } from '../runtime/coordinator/options.ts';
+import type { Batch } from '../runtime/coordinator/options.ts';
+import type { RunSubject } from '../runtime/protocol/run-subject.ts';
 import type { TrainingSpec } from '../runtime/protocol/training-spec.ts';
 
 /** A net and its loss. */

@@ -20,7 +20,7 @@ test('without parameters the squared norm is 0', () => {
   assert.deepEqual(toNumbers(evaluateGraph(squaredNormGraph([]), new Map()).get('squaredNorm') as Tensor), [0]);
 });
 
-test('clipScale shrinks to the largest norm, never stretches, and passes NaN on', () => {
+test('clipScale shrinks to the maximum norm, never enlarges, and propagates NaN', () => {
   assert.equal(clipScale(100, 1), 1 / 10.000001);
   assert.equal(clipScale(0.25, 1), 1);
   assert.equal(clipScale(0, 1), 1);

@@ -1,5 +1,5 @@
-// Clipping by the global gradient norm, as torch.nn.utils.clip_grad_norm_ does it: every device reports a sum of
-// squares, the coordinator turns their total into one factor, and the update multiplies by it.
+// Clipping by the global gradient norm, as torch.nn.utils.clip_grad_norm_: every device reports a sum of squares, the
+// coordinator turns their total into one factor, and the update multiplies by it.
 
 import { assert } from '../assert.ts';
 import { Emitter } from '../graph/emitter.ts';
@@ -35,8 +35,8 @@ export function squaredNormGraph(parameters: readonly Parameter[]): Graph {
 }
 
 /**
- * Inputs: `gradientName` of each parameter. Outputs: `squaredNormName` of each, float32 scalars: to be computed where
- * the gradients are made, each at once.
+ * Inputs: `gradientName` of each parameter. Outputs: `squaredNormName` of each, float32 scalars; to be computed right
+ * after each gradient.
  */
 export function squaredNormsGraph(parameters: readonly Parameter[]): Graph {
   const emitter = new Emitter();
@@ -58,7 +58,7 @@ export function squaredNormsGraph(parameters: readonly Parameter[]): Graph {
   );
 }
 
-/** What graphs call the sum of the squares of a parameter's gradient. */
+/** The name, in graphs, of the sum of the squares of a parameter's gradient. */
 export function squaredNormName(parameter: string): string {
   return `squaredNorm(${parameter})`;
 }

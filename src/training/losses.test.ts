@@ -103,23 +103,37 @@ describe('losses equal PyTorch’s', () => {
   }
 });
 
+/** The gradient of scale · loss by central differences. */
+function numericGradient(
+  kind: LossKind,
+  logits: Tensor,
+  labels: Tensor,
+  { scale, options }: { readonly scale: number; readonly options: LossOptions | undefined },
+): number[] {
+  const step = 1e-5;
+  return toNumbers(logits).map((_, index) => {
+    const lossAt = (offset: number): number => {
+      const data = Float64Array.from(logits.data as Float64Array);
+      data[index] = (data[index] as number) + offset;
+      return evaluate(kind, wrap('float64', logits.shape, data), labels, scale, options).loss;
+    };
+    return (scale * (lossAt(step) - lossAt(-step))) / (2 * step);
+  });
+}
+
 describe('gradients equal central differences', () => {
   const random = createRandom(5);
-  const normal = (shape: readonly number[], size = 1): Tensor =>
-    tensor(
-      'float64',
-      shape,
-      Array.from({ length: elementCount(shape) }, () => size * random.normal()),
+  const normal = (shape: readonly number[]): Tensor => {
+    const values = Array.from({ length: elementCount(shape) }, () => random.normal());
+    return tensor('float64', shape, values);
+  };
+  // The first and the last class always occur.
+  const classes = (type: ElementType, shape: readonly number[], count: number): Tensor => {
+    const values = Array.from({ length: elementCount(shape) }, (_, index) =>
+      index === 0 ? 0 : index === 1 ? count - 1 : random.integer(count),
     );
-  const classes = (type: ElementType, shape: readonly number[], count: number): Tensor =>
-    // The first and the last class are always among them.
-    tensor(
-      type,
-      shape,
-      Array.from({ length: elementCount(shape) }, (_, index) =>
-        index === 0 ? 0 : index === 1 ? count - 1 : random.integer(count),
-      ),
-    );
+    return tensor(type, shape, values);
+  };
   const material: readonly (readonly [
     name: string,
     kind: LossKind,
@@ -146,27 +160,16 @@ describe('gradients equal central differences', () => {
   ];
   for (const [name, kind, logits, labels, options] of material) {
     test(`${kind}: ${name}`, () => {
-      const scale = 0.25;
-      const step = 1e-5;
-      const { gradient } = evaluate(kind, logits, labels, scale, options);
-      const numeric = toNumbers(logits).map((_, index) => {
-        const lossAt = (offset: number): number => {
-          const data = Float64Array.from(logits.data as Float64Array);
-          data[index] = (data[index] as number) + offset;
-          return evaluate(kind, wrap('float64', logits.shape, data), labels, scale, options).loss;
-        };
-        return (scale * (lossAt(step) - lossAt(-step))) / (2 * step);
+      const { gradient } = evaluate(kind, logits, labels, 0.25, options);
+      const numeric = numericGradient(kind, logits, labels, { scale: 0.25, options });
+      toNumbers(gradient).forEach((value, index) => {
+        const expected = numeric[index] as number;
+        assert.ok(Math.abs(value - expected) < 1e-8, `element ${index}: ${value} instead of ${expected}`);
       });
-      for (const [index, value] of toNumbers(gradient).entries()) {
-        assert.ok(
-          Math.abs(value - (numeric[index] as number)) < 1e-8,
-          `element ${index}: ${value} instead of ${numeric[index]}`,
-        );
-      }
     });
   }
 
-  test('far-off logits give a large finite loss and a gradient that points back', () => {
+  test('extreme logits give a large finite loss and a gradient that points back', () => {
     const { loss, gradient } = evaluate(
       'cross-entropy',
       tensor('float32', [1, 3], [1e4, 0, -1e4]),
@@ -203,7 +206,7 @@ test('shares of a batch sum to the whole batch', () => {
   );
 });
 
-test('right predictions are counted; of equal logits the first is the prediction', () => {
+test('correct predictions are counted; of equal logits the first is the prediction', () => {
   const logits = tensor('float32', [4, 2], [3, 1, 0, 2, 5, 5, 5, 5]);
   assert.equal(evaluate('cross-entropy', logits, tensor('int64', [4], [0, 1, 0, 1]), 1).correct, 3);
   assert.equal(
@@ -213,7 +216,7 @@ test('right predictions are counted; of equal logits the first is the prediction
   assert.equal(evaluate('mse', logits, logits, 1).correct, undefined);
 });
 
-test('a sample with several positions counts by the fraction that is right', () => {
+test('a sample with several positions counts by its correct fraction', () => {
   const logits = tensor('float32', [2, 4, 2], [1, 0, 1, 0, 1, 0, 1, 0, 0, 1, 0, 1, 0, 1, 0, 1]);
   assert.equal(
     evaluate('cross-entropy', logits, tensor('int64', [2, 4], [0, 0, 0, 1, 1, 0, 0, 0]), 1).correct,
@@ -274,7 +277,7 @@ test('an output of integers is an input error', () => {
   }
 });
 
-test('what does not fit is an input error with both shapes', () => {
+test('shapes that do not fit are an input error that names both', () => {
   const float = (...shape: number[]) => ({ type: 'float32', shape }) as const;
   const integer = (...shape: number[]) => ({ type: 'int64', shape }) as const;
   const refused = (

@@ -1,6 +1,6 @@
-// The losses as graphs: value, right predictions and the gradient in one run, for a device's share of a round's
+// The losses as graphs: value, correct predictions and the gradient in one run, for a device's share of a round's
 // samples. The sums over shares, micro-batches and replicas are those of the whole batch; per sample they are PyTorch's
-// CrossEntropyLoss and MSELoss with reduction='mean'. Labels are checked against the number of classes where data is
+// CrossEntropyLoss and MSELoss with reduction='mean'. Labels are checked against the number of classes when data is
 // read, not here; there is no ignore_index.
 
 import { assert } from '../assert.ts';
@@ -13,32 +13,31 @@ import { type ElementType, elementCount, isFloat, sameShape, type ValueType } fr
 export type LossKind = 'cross-entropy' | 'mse';
 
 export interface LossOptions {
-  /** Cross-entropy: how much of each label is spread evenly over all classes, in [0, 1). Default 0. */
+  /** Cross-entropy: the fraction, in [0, 1), of each label that is spread evenly over all classes. Default 0. */
   readonly labelSmoothing?: number;
 }
 
 /**
  * The loss of n samples, n being the first dimension of both types.
  *
- * Inputs: `logits`, `labels`, and `scale`, a float32 scalar: 1 / the batch size of the round.
- * Outputs:
- * - `loss`: scalar, the sum of the samples' losses. A sample with several label positions counts with their mean.
- *   float32; float64 for such logits.
- * - `correct`: cross-entropy only, scalar of the same type: how many samples are predicted right; one with several
- *   positions counts by the right
- *   fraction.
+ * Inputs: `logits`, `labels`, and `scale`, a float32 scalar: 1 / the batch size of the round. Outputs:
+ * - `loss`: scalar, the sum of the samples' losses; a sample with several label positions counts with their mean.
+ * float32, or float64 for float64 logits.
+ * - `correct`: cross-entropy only, scalar of the same type: the number of correct predictions; a sample with several
+ * positions counts by its correct fraction.
  * - `gradient`: of loss · scale, with the type and shape of the logits.
  *
- * Cross-entropy takes class numbers (any integer type) for logits [n, C, d…] or, where that does not fit, [n, d…, C];
- * or a distribution of the logits' own shape, classes on axis 1. Trailing dimensions of 1 may be missing on either
- * side. Throws InputError where the shapes do not fit, and for an output that is no float.
+ * Cross-entropy takes class numbers (any integer type) for logits [n, C, d…] or, if that does not fit, [n, d…, C]; or a
+ * distribution of the logits' own shape, classes on axis 1. Trailing dimensions of 1 may be missing on either side.
+ * Throws InputError if the shapes do not fit, and for an output that is not float.
  */
 export function lossGraph(kind: LossKind, logits: ValueType, labels: ValueType, options: LossOptions = {}): Graph {
   const { labelSmoothing = 0 } = options;
   assert(labelSmoothing >= 0 && labelSmoothing < 1, `label smoothing of ${labelSmoothing}`);
   if (!isFloat(logits.type))
     throw new InputError(
-      `The model's output is ${logits.type}, and a loss compares floats; export the model with its logits or values as the first output.`,
+      `The model's output is ${logits.type}, and a loss compares floats; export the model with its logits or ` +
+        'values as the first output.',
     );
   const emitter = new Emitter();
   const writer = new LossWriter(emitter, logits, labels);
@@ -50,7 +49,7 @@ interface Layout {
   /** Dimensions between batch and classes, in the order of the labels. */
   readonly positions: readonly number[];
   readonly classCount: number;
-  /** True where the class axis is 1 and positions follow it. */
+  /** True if the class axis is 1, before the positions. */
   readonly isClassFirst: boolean;
 }
 
@@ -58,7 +57,7 @@ class LossWriter {
   readonly #emitter: Emitter;
   readonly #logits: ValueType;
   readonly #labels: ValueType;
-  /** The type that the loss is computed in: halves are too coarse for sums. */
+  /** The type that the loss is computed in: half precision is too coarse for sums. */
   readonly #type: ElementType;
 
   constructor(emitter: Emitter, logits: ValueType, labels: ValueType) {
@@ -85,9 +84,7 @@ class LossWriter {
     return e.build('mse', ['loss', 'gradient']);
   }
 
-  /**
-   * Cross-entropy, q being the label's distribution: loss = Σ_n mean_positions −Σ_c q_c log p_c with p = softmax(x).
-   */
+  /** Cross-entropy with q, the label's distribution: loss = Σ_n mean_positions −Σ_c q_c log p_c with p = softmax(x). */
   crossEntropy(labelSmoothing: number): Graph {
     const e = this.#emitter;
     const isSoft = isFloat(this.#labels.type);
@@ -217,7 +214,8 @@ class LossWriter {
 const bestClass: Attributes = { axis: int(1), keepdims: int(1) };
 
 /**
- * Where the classes are, for labels that are class numbers: axis 1 where that fits, as in PyTorch, else the last axis.
+ * The layout for labels that are class numbers: classes on axis 1 if that fits, as in PyTorch, otherwise on the last
+ * axis.
  */
 function classLayout(logits: readonly number[], labels: readonly number[]): Layout | undefined {
   if (logits.length < 2) return undefined;
@@ -228,13 +226,13 @@ function classLayout(logits: readonly number[], labels: readonly number[]): Layo
   return [first, last].find(({ positions }) => fits(positions));
 }
 
-/** Where the classes are, for labels that are distributions: axis 1. */
+/** The layout for labels that are distributions: classes on axis 1. */
 function softLayout(logits: readonly number[], labels: readonly number[]): Layout | undefined {
   if (logits.length < 2 || !sameShape(squeezed(logits), squeezed(labels))) return undefined;
   return { positions: logits.slice(2), classCount: logits[1] as number, isClassFirst: true };
 }
 
-/** A shape without its trailing dimensions of 1; the batch stays. */
+/** A shape without trailing dimensions of 1; the batch dimension stays. */
 function squeezed(shape: readonly number[]): readonly number[] {
   let end = shape.length;
   while (end > 1 && shape[end - 1] === 1) end--;

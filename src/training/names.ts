@@ -1,4 +1,4 @@
-// The names on the borders of training's graphs: inputs and outputs that belong to a parameter carry its name.
+// The names of inputs and outputs of training graphs that belong to a parameter.
 
 import type { ElementType } from '../graph/tensor.ts';
 

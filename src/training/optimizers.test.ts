@@ -40,7 +40,7 @@ interface Trajectories {
   readonly shapes: Readonly<Record<string, readonly number[]>>;
   readonly start: Values;
   readonly gradients: readonly Values[];
-  /** The learning rate of each step is the case's times this. */
+  /** The learning rate of each step, as a multiple of the case's. */
   readonly rates: readonly number[];
   readonly cases: readonly {
     readonly kind: OptimizerKind;
@@ -59,7 +59,7 @@ const fixture = JSON.parse(
   readFileSync(join(fixtureFolder('pytorch'), 'optimizers', 'trajectories.json'), 'utf8'),
 ) as Trajectories;
 
-/** Runs one case and compares after every step; `tolerance` is relative, for elements below 0.1 to 0.1. */
+/** Runs one case and compares after every step; `tolerance` is relative, for elements below 0.1 relative to 0.1. */
 async function follow(
   engine: Engine,
   type: ElementType,
@@ -106,7 +106,7 @@ async function follow(
   executable.release();
 }
 
-describe('ten steps as PyTorch takes them', () => {
+describe('ten steps equal PyTorch’s', () => {
   const reference = createReferenceEngine();
   let fast: Engine;
   before(async () => {
@@ -169,7 +169,7 @@ test('accumulateGraph adds gradients to their sums', async () => {
   await engine.close();
 });
 
-test('withSums adds gradients to their sums where they are made, and one that is an input too; other outputs stay', async () => {
+test('withSums adds gradients to their sums where they are computed, even one that is an input', async () => {
   const engine = createReferenceEngine();
   const emitter = new Emitter();
   const x = emitter.input('x', 'float32', [2]);
@@ -199,7 +199,7 @@ test('withSums adds gradients to their sums where they are made, and one that is
   await engine.close();
 });
 
-test('withSums adds each gradient of a node that makes several', () => {
+test('withSums adds each gradient of a node with several outputs', () => {
   const emitter = new Emitter();
   const x = emitter.input('x', 'float32', [4]);
   const parameters = ['v', 'w'].map((name) => ({ name, shape: [2] }));
@@ -223,38 +223,40 @@ test('withSums adds each gradient of a node that makes several', () => {
   );
 });
 
-test('withSums scatters rows into the sum where the gradient is rows in zeros that nothing else reads', async () => {
+/** A graph whose gradient of w, [3, 2], is scattered into a constant, with sums added by withSums. */
+function scatteredGradient(
+  operator: string,
+  reduction: string,
+  fill: number,
+  isReadAgain: boolean,
+  scatterAbove = 5,
+): Graph {
+  const emitter = new Emitter();
+  const rows = emitter.input('rows', 'float32', [2, 2]);
+  const places = emitter.input('places', 'int64', operator === 'ScatterND' ? [2, 1] : [2, 2]);
+  const value = tensorAttribute(tensor('float32', [1], [fill]));
+  const zeros = emitter.emit('ConstantOfShape', [emitter.int64s([3, 2])], { value });
+  const attributes = { reduction: string(reduction) };
+  emitter.append({
+    operator,
+    domain: '',
+    name: 'n',
+    inputs: [zeros, places, rows],
+    outputs: [gradientName('w')],
+    attributes,
+  });
+  const norms = isReadAgain ? [emitter.emit('Abs', [gradientName('w')])] : [];
+  return withSums(
+    emitter.build('backward', [gradientName('w'), ...norms]),
+    [{ name: 'w', shape: [3, 2] }],
+    scatterAbove,
+  );
+}
+
+test('withSums scatters rows into the sum if the gradient is rows in zeros that nothing else reads', async () => {
   const engine = createReferenceEngine();
-  const gradientGraph = (
-    operator: string,
-    reduction: string,
-    fill: number,
-    isReadAgain: boolean,
-    scatterAbove = 5,
-  ): Graph => {
-    const emitter = new Emitter();
-    const rows = emitter.input('rows', 'float32', [2, 2]);
-    const places = emitter.input('places', 'int64', operator === 'ScatterND' ? [2, 1] : [2, 2]);
-    const value = tensorAttribute(tensor('float32', [1], [fill]));
-    const zeros = emitter.emit('ConstantOfShape', [emitter.int64s([3, 2])], { value });
-    const attributes = { reduction: string(reduction) };
-    emitter.append({
-      operator,
-      domain: '',
-      name: 'n',
-      inputs: [zeros, places, rows],
-      outputs: [gradientName('w')],
-      attributes,
-    });
-    const norms = isReadAgain ? [emitter.emit('Abs', [gradientName('w')])] : [];
-    return withSums(
-      emitter.build('backward', [gradientName('w'), ...norms]),
-      [{ name: 'w', shape: [3, 2] }],
-      scatterAbove,
-    );
-  };
   assert.deepEqual(
-    gradientGraph('ScatterND', 'add', 0, false, 6).nodes.map(({ operator }) => operator),
+    scatteredGradient('ScatterND', 'add', 0, false, 6).nodes.map(({ operator }) => operator),
     ['ConstantOfShape', 'ScatterND', 'Add'],
     'a small one',
   );
@@ -289,7 +291,7 @@ test('withSums scatters rows into the sum where the gradient is rows in zeros th
     },
   ];
   for (const { operator, reduction, fill, isReadAgain, nodes, summed } of cases) {
-    const graph = gradientGraph(operator, reduction, fill, isReadAgain);
+    const graph = scatteredGradient(operator, reduction, fill, isReadAgain);
     assert.deepEqual(
       graph.nodes.map((node) => node.operator),
       nodes,

@@ -1,5 +1,5 @@
-// The optimizers as graphs: one run updates all parameters of a stage, exactly as torch.optim's SGD, Adam and AdamW do.
-// State starts as zeros. Beside it, the graph that sums the gradients of micro-batches.
+// The optimizers as graphs: one run updates all parameters of a stage, exactly as torch.optim's SGD, Adam and AdamW.
+// State starts as zeros. Also the graphs that sum the gradients of micro-batches.
 
 import { assert } from '../assert.ts';
 import { Emitter } from '../graph/emitter.ts';
@@ -12,7 +12,7 @@ import type { Parameter } from './names.ts';
 
 export type OptimizerKind = 'sgd' | 'adam' | 'adamw';
 
-/** Each kind reads the options that it has. The defaults are PyTorch's. */
+/** Options of the optimizers; each kind reads its own. The defaults are PyTorch's. */
 export interface OptimizerOptions {
   /** sgd. Default 0: no state. */
   readonly momentum?: number;
@@ -28,7 +28,7 @@ export interface OptimizerOptions {
   readonly epsilon?: number;
 }
 
-/** One tensor of an optimizer's state, named "parameter/kind", such as "conv1.weight/momentum". It starts as zeros. */
+/** One tensor of an optimizer's state, named "parameter/kind", such as "conv1.weight/momentum". Initially zeros. */
 export interface OptimizerState {
   readonly name: string;
   readonly parameter: string;
@@ -37,12 +37,12 @@ export interface OptimizerState {
   readonly shape: readonly number[];
 }
 
-/** What changes from update to update. */
+/** The settings that change with every update. */
 export interface UpdateSettings {
   readonly learningRate: number;
   /** Multiplies all gradients (clipping). */
   readonly gradientScale: number;
-  /** Updates so far, this one included: from 1. */
+  /** The number of this update, from 1. */
   readonly step: number;
 }
 
@@ -56,7 +56,7 @@ export interface OptimizerGraph {
   readonly state: readonly OptimizerState[];
   /** The graph's scalar inputs by name (float32, shape []) and their values for one update. */
   scalars(settings: UpdateSettings): Readonly<Record<string, number>>;
-  /** The output that replaces a parameter or a piece of state. */
+  /** The name of the output that replaces a parameter or a piece of state. */
   updatedName(name: string): string;
 }
 
@@ -107,11 +107,11 @@ export function accumulateGraph(parameters: readonly Parameter[]): Graph {
 }
 
 /**
- * The graph with the sums of gradients in it: it takes `sumName` of each parameter, and gives `summedName` in place of
- * the gradient. What adds stands right behind what makes the gradient, which is still at hand then; a pass of its own
- * over all weights would read and write each once more. A gradient that is rows scattered into zeros, as an
- * embedding's, is scattered into its sum, where it has more than `scatterAbove` elements: that rounds otherwise than
- * adding, so which gradients are summed so may not depend on how a plan cuts.
+ * The graph with gradient summation added: it takes `sumName` of each parameter, and outputs `summedName` instead of
+ * the gradient. The addition directly follows the node that computes the gradient, which is then still in the cache; a
+ * separate pass over all weights would read and write each once more. A gradient of rows scattered into zeros, such as
+ * an embedding's, is scattered into its sum if it has more than `scatterAbove` elements; that rounds differently from
+ * adding, so the choice must not depend on how a plan cuts.
  */
 export function withSums(graph: Graph, parameters: readonly Parameter[], scatterAbove = 0): Graph {
   const given = new Set(graph.outputs.map(({ name }) => name));
@@ -144,7 +144,7 @@ export function withSums(graph: Graph, parameters: readonly Parameter[], scatter
       },
     ];
   };
-  // an input as it is
+  // a gradient that is an input
   const unmade = [...own].filter(([gradient]) => !makers.has(gradient)).map(([, spec]) => adding(spec));
   const outputs = graph.outputs.map((output) => {
     const spec = own.get(output.name);
@@ -180,8 +180,8 @@ function isZeros(node: Node | undefined): boolean {
 }
 
 /**
- * Zeros to begin the parameters' sums with, under their names, from the scalar `zero`: as an input, it does not become
- * constants as large as the weights.
+ * Initial zeros of the parameters' sums, under their names, from the scalar `zero`: an input, so that they do not
+ * become constants as large as the weights.
  */
 export function zerosGraph(parameters: readonly Parameter[]): Graph {
   const emitter = new Emitter();
@@ -193,12 +193,12 @@ export function zerosGraph(parameters: readonly Parameter[]): Graph {
   );
 }
 
-/** The sum of a parameter's gradients so far, for the graph that adds to it. */
+/** The name of the sum of a parameter's gradients so far, an input of the graph that adds to it. */
 export function sumName(parameter: string): string {
   return `sum(${parameter})`;
 }
 
-/** The sum with one more gradient, from `withSums`. */
+/** The name of the sum with one more gradient, an output of `withSums`. */
 export function summedName(parameter: string): string {
   return `summed(${parameter})`;
 }
@@ -216,7 +216,7 @@ function writeAs(emitter: Emitter, output: string, operator: string, inputs: rea
   return output;
 }
 
-/** One optimizer: what it keeps for a parameter, what changes from step to step, and the formula. */
+/** One optimizer: its state for a parameter, the scalars that change from step to step, and the formula. */
 interface Rule {
   readonly state: readonly OptimizerState['kind'][];
   scalars(settings: UpdateSettings): Readonly<Record<string, number>>;
@@ -291,9 +291,9 @@ function adam(
 }
 
 /**
- * Writes one parameter's part of an update. Everything is a row [1, n], scalars are [1, 1]: so that a·x + b·y is one
+ * Writes one parameter's part of an update. Parameters are rows [1, n], scalars are [1, 1], so that a·x + b·y is one
  * `Gemm`, one pass over memory (momentum on 1.8 million parameters: 12% faster than with products and sums). The engine
- * needs no copy for reshapes on the border.
+ * reshapes inputs and outputs without copying.
  */
 class RuleWriter {
   readonly #emitter: Emitter;

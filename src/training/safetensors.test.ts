@@ -22,9 +22,10 @@ function file(header: string, data: readonly number[] = []): Uint8Array {
 const join = (pieces: readonly Uint8Array[]): Uint8Array => new Uint8Array(Buffer.concat(pieces));
 const read = (bytes: Uint8Array): ReadonlyMap<string, Tensor> => readSafetensors({ name: 'w', bytes }).tensors;
 
-test('a file as other tools write it is read', () => {
+test('a file in the form that other tools write is read', () => {
   const header =
-    '{"__metadata__":{"format":"pt"},"b":{"dtype":"F32","shape":[1,2],"data_offsets":[1,9]},"a":{"dtype":"U8","shape":[],"data_offsets":[0,1]}}';
+    '{"__metadata__":{"format":"pt"},"b":{"dtype":"F32","shape":[1,2],"data_offsets":[1,9]},' +
+    '"a":{"dtype":"U8","shape":[],"data_offsets":[0,1]}}';
   const { tensors, metadata } = readSafetensors({
     name: 'w',
     bytes: file(header, [7, 0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0]),
@@ -63,7 +64,8 @@ test('the written file: header padded to 8 bytes, wide elements first, then by n
   ]);
   const bytes = join(writeSafetensors(tensors, new Map([['k "1"', 'v']])));
   const header =
-    '{"__metadata__":{"k \\"1\\"":"v"},"w":{"dtype":"F64","shape":[1],"data_offsets":[0,8]},"a":{"dtype":"F32","shape":[1],"data_offsets":[8,12]},' +
+    '{"__metadata__":{"k \\"1\\"":"v"},"w":{"dtype":"F64","shape":[1],"data_offsets":[0,8]},' +
+    '"a":{"dtype":"F32","shape":[1],"data_offsets":[8,12]},' +
     '"z":{"dtype":"F32","shape":[1],"data_offsets":[12,16]},"b":{"dtype":"U8","shape":[3],"data_offsets":[16,19]}}';
   const padded = header.padEnd(Math.ceil(header.length / 8) * 8);
   const data = [0, 0, 0, 0, 0, 0, 0xe0, 0x3f, 0, 0, 0, 0x40, 0, 0, 0x80, 0x3f, 1, 2, 3];
@@ -84,7 +86,7 @@ const anyTensor: fc.Arbitrary<Tensor> = fc
     return value;
   });
 
-test('what is written is read again, without copies, in any order given', () => {
+test('written files are read again, without copies, in any order given', () => {
   fc.assert(
     fc.property(
       fc.uniqueArray(
@@ -105,7 +107,7 @@ test('what is written is read again, without copies, in any order given', () => 
         for (const [name, { type, shape, data }] of entries) {
           const value = found.tensors.get(name);
           assert.ok(value !== undefined && value.data.buffer === bytes.buffer);
-          // By bytes: a NaN is a value like any other.
+          // Compared by bytes: a NaN is a value like any other.
           assert.deepEqual(
             [value.type, value.shape, tensorBytes(value)],
             [type, shape, tensorBytes({ type, shape, data })],
@@ -117,16 +119,18 @@ test('what is written is read again, without copies, in any order given', () => 
   );
 });
 
-test('names of JavaScript’s own are names like any other', () => {
+test('names of JavaScript’s own properties are ordinary names', () => {
   const tensors = new Map(
     ['__proto__', 'constructor', 'toString'].map((name, index) => [name, tensor('int8', [1], [index])]),
   );
   assert.deepEqual(read(join(writeSafetensors(tensors))), tensors);
 });
 
+function entry(dtype: string, shape: string, offsets: string): string {
+  return `{"dtype":"${dtype}","shape":${shape},"data_offsets":${offsets}}`;
+}
+
 test('every rule of the format is checked', () => {
-  const entry = (dtype: string, shape: string, offsets: string): string =>
-    `{"dtype":"${dtype}","shape":${shape},"data_offsets":${offsets}}`;
   const huge = Uint8Array.from([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7b, 0x7d]);
   const cases: [Uint8Array, string][] = [
     [Uint8Array.of(), 'at byte 0 the file ends inside the header'],

@@ -1,4 +1,4 @@
-// The safetensors format: a JSON header of names, types, shapes and offsets, then the raw tensors. Reading trusts
+// The safetensors format: a JSON header of names, types, shapes and offsets, then the raw tensors. The reader trusts
 // nothing: every byte of the data must belong to exactly one tensor. Source: github.com/huggingface/safetensors,
 // "Format".
 
@@ -7,7 +7,7 @@ import { InputError } from '../errors.ts';
 import { type ElementType, elementBytes, type Tensor, tensorBytes, viewBytes } from '../graph/tensor.ts';
 import { damaged, plainSource, type Source, safeProduct, shownName, viewOf } from './data/source.ts';
 
-/** What a file holds: tensors in the order of their bytes, and the free text pairs of `__metadata__`. */
+/** The contents of a file: tensors in the order of their bytes, and the text pairs of `__metadata__`. */
 export interface Safetensors {
   readonly tensors: ReadonlyMap<string, Tensor>;
   readonly metadata: ReadonlyMap<string, string>;
@@ -37,8 +37,8 @@ const typesByDtype: ReadonlyMap<string, ElementType> = new Map(
 
 /**
  * Writes a file as pieces, in order, without copying the tensors: the header, padded to 8 bytes, then the tensors by
- * falling element size and rising name, so that each lies at a multiple of its element's size and the same tensors
- * always give the same bytes.
+ * decreasing element size and by name, so that each is aligned to its element size and the same tensors always give the
+ * same bytes.
  */
 export function writeSafetensors(
   tensors: ReadonlyMap<string, Tensor>,
@@ -56,9 +56,8 @@ export function writeSafetensors(
   for (const [name, { type, shape, data }] of sorted) {
     assert(name !== '__metadata__', 'a tensor is named __metadata__');
     const end = offset + data.byteLength;
-    entries.push(
-      `${JSON.stringify(name)}:{"dtype":"${dtypes[type]}","shape":[${shape.join(',')}],"data_offsets":[${offset},${end}]}`,
-    );
+    const layout = `"dtype":"${dtypes[type]}","shape":[${shape.join(',')}],"data_offsets":[${offset},${end}]`;
+    entries.push(`${JSON.stringify(name)}:{${layout}}`);
     offset = end;
   }
   const text = new TextEncoder().encode(`{${entries.join(',')}}`);
@@ -69,10 +68,7 @@ export function writeSafetensors(
   return [header, ...sorted.map(([, tensor]) => tensorBytes(tensor))];
 }
 
-/**
- * Reads a file. Tensors are views of its bytes where they are aligned (always, for files written here). Throws
- * InputError.
- */
+/** Reads a file. Tensors are views of its bytes if aligned (always for files written here). Throws InputError. */
 export function readSafetensors(file: Source): Safetensors {
   const source = plainSource(file);
   const { bytes } = source;
@@ -86,7 +82,7 @@ export function readSafetensors(file: Source): Safetensors {
   const entries = [...header]
     .filter(([name]) => name !== '__metadata__')
     .map(([name, value]) => readEntry(source, name, value));
-  // By start; empty tensors before those that start where they stand.
+  // By start; empty tensors before others at the same start.
   entries.sort((a, b) => a.start - b.start || a.end - b.end);
   const tensors = new Map<string, Tensor>();
   let offset = 0;
@@ -95,7 +91,8 @@ export function readSafetensors(file: Source): Safetensors {
       throw wrong(
         source,
         dataStart + offset,
-        `the tensor ${shownName(name)} starts at ${start} of the data, not at ${offset}: tensors overlap or leave a hole`,
+        `the tensor ${shownName(name)} starts at ${start} of the data, not at ${offset}: tensors overlap or ` +
+          'leave a hole',
       );
     if (end > bytes.length - dataStart)
       throw wrong(source, bytes.length, `the file ends inside the tensor ${shownName(name)}`);
@@ -157,7 +154,8 @@ function readEntry(source: Source, name: string, value: unknown): Entry {
   const type = typesByDtype.get(dtype);
   if (type === undefined)
     throw new InputError(
-      `${source.name} holds the tensor ${shownName(name)} of type ${dtype.slice(0, 20)}, which is not supported; convert it to F32.`,
+      `${source.name} holds the tensor ${shownName(name)} of type ${dtype.slice(0, 20)}, which is not ` +
+        'supported; convert it to F32.',
     );
   const [start, end] = offsets as [number, number];
   const expected = safeProduct(shape, elementBytes(type));

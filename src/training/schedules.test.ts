@@ -25,7 +25,7 @@ describe('learning rates', () => {
   });
   test('a warm-up longer than training only rises', () =>
     assert.deepEqual(rates('cosine:warmup=10', [0, 4], 5), [0.1, 0.5]));
-  test('beyond the last round the rate stays', () => assert.deepEqual(rates('cosine', [4, 9], 4), [0, 0]));
+  test('beyond the last round the rate stays constant', () => assert.deepEqual(rates('cosine', [4, 9], 4), [0, 0]));
 });
 
 describe('parseSchedule', () => {

@@ -1,4 +1,4 @@
-// Learning rates by round, as pure functions, and the text in which a user names one.
+// Learning rates by round, as pure functions, and their text form.
 
 import { assert, unreachable } from '../assert.ts';
 import { InputError } from '../errors.ts';
@@ -10,9 +10,9 @@ interface WarmUp {
 
 export type LearningRateSchedule =
   | ({ readonly kind: 'constant' } & WarmUp)
-  /** base · factor^⌊round / every⌋, rounds counted from the start of training. */
+  /** base · factor^⌊round / every⌋, with rounds counted from the start of training. */
   | ({ readonly kind: 'step'; readonly every: number; readonly factor: number } & WarmUp)
-  /** base · (1 + cos(π p)) / 2, p being the part of the rounds after the warm-up that is over. */
+  /** base · (1 + cos(π p)) / 2, where p is the fraction of the rounds after the warm-up that has passed. */
   | ({ readonly kind: 'cosine' } & WarmUp)
   /** base · (1 − p). */
   | ({ readonly kind: 'linear' } & WarmUp);

@@ -1,4 +1,4 @@
-// All forms of a convolution's gradients give the same numbers, whichever of them the shapes make the fastest.
+// All forms of a convolution's gradients compute the same numbers, whichever is fastest for a shape.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -92,7 +92,7 @@ function compareForms<F>(
   );
 }
 
-test('every form of the weight gradient gives the same', () => {
+test('every form of the weight gradient computes the same', () => {
   compareForms<WeightGradientForm>(
     ({ group, perGroupIn }) => [
       'sample-products',
@@ -104,7 +104,7 @@ test('every form of the weight gradient gives the same', () => {
   );
 });
 
-test('every form of the input gradient gives the same', () => {
+test('every form of the input gradient computes the same', () => {
   compareForms<InputGradientForm>(
     (drawn) => (canFlip(slidingOf(drawn)) ? ['transposed', 'flipped'] : ['transposed']),
     (form, sliding) => (e, _x, w, g) => inputGradient(e, { g, w, sliding, form }),

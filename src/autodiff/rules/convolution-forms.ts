@@ -1,6 +1,6 @@
-// The forms of a convolution's maps, each written out: they compute the same numbers. Which one is fastest is
-// forms.ts's business. Letters: x [N, C, input…], w [K, C/group, kernel…], g [N, K, output…] the gradient of the
-// output; P places = Π output, T taps = Π kernel.
+// The forms of a convolution and its adjoints, written out: all compute the same numbers; forms.ts chooses the fastest.
+// Notation: x [N, C, input…], w [K, C/group, kernel…], g [N, K, output…] the gradient of the output; P places = Π
+// output, T taps = Π kernel.
 
 import { unreachable } from '../../assert.ts';
 import type { Emitter } from '../../graph/emitter.ts';
@@ -26,8 +26,7 @@ export function convolve(
   { x, w, sliding }: { readonly x: string; readonly w: string; readonly sliding: Sliding },
 ): string {
   const ends = padsEnd(sliding);
-  // Elements at the end that no window reaches are dropped by rounding down, unless there are enough for one more
-  // window.
+  // Rounding down drops elements at the end that no window reaches, unless there are enough for one more window.
   const cropped = ends.map((end, axis) => (-end >= (sliding.strides[axis] as number) ? end : 0));
   const kept = padZeros(e, x, [0, 0, ...cropped.map(() => 0)], [0, 0, ...cropped]);
   return e.emit(
@@ -92,7 +91,8 @@ export function weightGradient(
 
 function transposedConvolution(e: Emitter, g: string, w: string, sliding: Sliding): string {
   const ends = padsEnd(sliding);
-  // Elements that no window reached: output_padding gives them while they are fewer than a stride, zeros after that.
+  // Elements that no window reached: output_padding adds them if they are fewer than a stride, otherwise zeros are
+  // appended.
   const missing = ends.map((end) => Math.max(0, -end));
   const extra = missing.map((count, axis) => (count < (sliding.strides[axis] as number) ? count : 0));
   const padded = extra.some((count) => count > 0) ? { output_padding: ints(extra) } : {};
@@ -159,7 +159,7 @@ function jointColumns(e: Emitter, x: string, g: string, sliding: Sliding): strin
 
 /**
  * dw[k, c] = Σ_n x[n, c] ∗ g[n, k]: a convolution whose images are x's channels, whose channels are the samples, and
- * whose steps are exchanged.
+ * whose strides and dilations are exchanged.
  */
 function convolutionOfTransposes(e: Emitter, x: string, g: string, sliding: Sliding): string {
   const [samples, channels] = e.shape(x) as [number, number];
@@ -203,7 +203,7 @@ function jointDots(e: Emitter, x: string, g: string, sliding: Sliding): string {
   return joinTaps(e, taps, [outputChannels, 1, ...sliding.kernel]);
 }
 
-/** The convolution that has one place a tap: g as the kernel, strides and dilations exchanged. */
+/** The convolution with one place a tap: g as the kernel, strides and dilations exchanged. */
 function tapsConvolution(
   e: Emitter,
   x: string,
@@ -218,12 +218,12 @@ function tapsConvolution(
   });
 }
 
-/** For each tap of the kernel, the elements of x that it touches: [N, C, output…] each, or [C, N, output…]. */
+/** For each tap of the kernel, the elements of x that it reads: [N, C, output…] each, or [C, N, output…]. */
 function tapSlices(e: Emitter, x: string, sliding: Sliding, channelsFirst: boolean): readonly string[] {
   const { kernel, output, strides, dilations, padsBegin } = sliding;
   const padded = padZeros(e, x, [0, 0, ...padsBegin], [0, 0, ...padsEnd(sliding)]);
   const positions = tapPositions(kernel);
-  // A single slice is moved after cutting, so that only what is left is moved.
+  // A single slice is transposed after slicing, so that fewer elements move.
   const movedBefore = channelsFirst && positions.length > 1;
   const source = movedBefore ? batchInwards(e, padded) : padded;
   const axes = kernel.map((_, axis) => axis + 2);
@@ -243,7 +243,7 @@ function tapPositions(kernel: readonly number[]): readonly (readonly number[])[]
   );
 }
 
-/** Matrices [K, C], one a tap, as weights [K, C, kernel…]. */
+/** Matrices [K, C], one a tap, joined to weights [K, C, kernel…]. */
 function joinTaps(e: Emitter, taps: readonly string[], shape: readonly number[]): string {
   const [first = ''] = taps;
   if (taps.length === 1) return reshape(e, first, shape);
@@ -255,14 +255,14 @@ function joinTaps(e: Emitter, taps: readonly string[], shape: readonly number[])
   return reshape(e, transpose(e, stacked, [1, 2, 0]), shape);
 }
 
-/** [N, C, …] as [C, N, …]. */
+/** Transposes [N, C, …] to [C, N, …]. */
 function batchInwards(e: Emitter, x: string): string {
   const [samples = 1, channels = 1, ...rest] = e.shape(x);
   if (samples === 1 || channels === 1) return reshape(e, x, [channels, samples, ...rest]);
   return transpose(e, x, [1, 0, ...rest.map((_, axis) => axis + 2)]);
 }
 
-/** Weights [K, C/group, …] as those of the opposite direction [C, K/group, …], turned around. */
+/** Weights [K, C/group, …] as those of the opposite direction [C, K/group, …], flipped. */
 function turnedWeights(e: Emitter, w: string, group: number): string {
   const [outputChannels = 1, perGroup = 1, ...kernel] = e.shape(w);
   const axes = kernel.map((_, axis) => axis + 2);
@@ -274,7 +274,7 @@ function turnedWeights(e: Emitter, w: string, group: number): string {
   ]);
 }
 
-/** The convolution from output to input with turned weights, for stride 1. */
+/** The convolution from output to input with flipped weights, for stride 1. */
 function turned(sliding: Sliding): Sliding {
   const padsBegin = sliding.kernel.map(
     (size, axis) => (size - 1) * (sliding.dilations[axis] as number) - (sliding.padsBegin[axis] as number),

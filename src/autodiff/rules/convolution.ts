@@ -1,5 +1,5 @@
-// Gradients of Conv and ConvTranspose, which are each other's adjoint: both rules are made of the same three maps
-// (forward, input gradient, weight gradient) whose fast forms stand in convolution-forms.ts.
+// Gradients of Conv and ConvTranspose, which are each other's adjoint: both rules consist of the same three maps
+// (forward, input gradient, weight gradient), whose fast forms are in convolution-forms.ts.
 
 import { intAttribute, intsAttribute, type Node, stringAttribute } from '../../graph/graph.ts';
 import { explicitPads, splitPadding, windowOf, windowSteps } from '../../graph/operators/windows.ts';
@@ -19,7 +19,7 @@ export function conv(context: RuleContext): readonly (string | undefined)[] {
   const [x, w] = [inputOf(context, 0), inputOf(context, 1)];
   const window = windowOf(node, e.shape(x).slice(2), e.shape(w).slice(2));
   const sliding: Sliding = { ...window, group: intAttribute(node, 'group', 1) };
-  // Bias and anything that is not an image's convolution has no other form.
+  // A bias, and a convolution of anything but images, has no other form.
   if (context.deferred && sliding.input.length === 2) {
     return whereNeeded(
       context,
@@ -75,8 +75,8 @@ function biasGradient(context: RuleContext): string {
 }
 
 /**
- * The convolution of which a ConvTranspose is the adjoint: it slides over `input` (the node's output) and takes
- * `output` places.
+ * The convolution of which a ConvTranspose is the adjoint: it slides over `input` (the node's output) and has `output`
+ * places.
  */
 function transposedSliding(
   node: Node,

@@ -1,10 +1,9 @@
-// Gradients of the elementwise operators. Notation in the comments: x, a, b inputs, y the output, g = dL/dy, and dx =
-// dL/dx. Where a formula has the choice between x and y it reads y, which the next operator usually saves anyway.
+// Gradients of the elementwise operators. Notation: x, a, b inputs, y the output, g = dL/dy, and dx = dL/dx. A formula
+// that could use either x or y uses y, which the next operator usually saves anyway.
 
 import type { Emitter } from '../../graph/emitter.ts';
 import { float, floatAttribute, stringAttribute } from '../../graph/graph.ts';
 import type { ElementwiseName } from '../../graph/operators/names.ts';
-import { elementCount, type Tensor, toNumbers } from '../../graph/tensor.ts';
 import {
   add,
   apply,
@@ -15,9 +14,6 @@ import {
   masked,
   mul,
   oneMinus,
-  range,
-  reduceSum,
-  reshape,
   scale,
   select,
   shift,
@@ -31,13 +27,13 @@ import {
   gradientOf,
   inputOf,
   inputShape,
-  type NodeContext,
-  optionalInput,
   outputOf,
   type RuleContext,
   type RuleEntry,
   whereNeeded,
 } from '../rule.ts';
+import { clip } from './clipping.ts';
+import { power } from './powers.ts';
 
 export const elementwiseRules: Readonly<Record<ElementwiseName, RuleEntry>> = {
   // g · sign(x)
@@ -101,7 +97,7 @@ export const elementwiseRules: Readonly<Record<ElementwiseName, RuleEntry>> = {
   Identity: unary((_, { g }) => g),
   IsInf: 'not-differentiable',
   IsNaN: 'not-differentiable',
-  // g for x > 0, α·g elsewhere; α ≥ 0 keeps the sign, so that y tells the same
+  // g for x > 0, α·g elsewhere; α ≥ 0 keeps the sign, so y can replace x
   LeakyRelu: unary((e, { g, x, y, number }) => {
     const alpha = number('alpha', 0.01);
     return select(e, compare(e, 'Greater', alpha >= 0 ? y() : x(), 0), g, scale(e, g, alpha));
@@ -182,7 +178,7 @@ export const elementwiseRules: Readonly<Record<ElementwiseName, RuleEntry>> = {
   Xor: 'not-differentiable',
 };
 
-/** The values of a unary operator, read only where the formula wants them. */
+/** The values of a unary operator; reading one makes the forward pass save it. */
 interface UnaryValues {
   readonly g: string;
   readonly x: () => string;
@@ -287,8 +283,8 @@ function mish(e: Emitter, { g, x }: UnaryValues): string {
 const product = binary({ a: (e, { g, b }) => mul(e, g, b()), b: (e, { g, a }) => mul(e, g, a()) });
 
 /**
- * da = g · b, db = g · a. For y = x·s with s = sigmoid(x) both ways at once: dx = g · (s + y·(1 − s)), which saves work
- * and reads y in place of x.
+ * da = g · b, db = g · a. For y = x·s with s = sigmoid(x), both at once: dx = g · (s + y·(1 − s)), which saves work and
+ * reads y instead of x.
  */
 function multiplication(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node, producer } = context;
@@ -303,58 +299,7 @@ function multiplication(context: RuleContext): readonly (string | undefined)[] {
   return gateIndex === 1 ? [dx, undefined] : [undefined, dx];
 }
 
-/**
- * dx = g strictly between the bounds, which is where (y − low)(high − y) is not 0; dlow = Σ g where x < low < high;
- * dhigh = Σ g where max(x, low) > high.
- */
-function clip(context: RuleContext): readonly (string | undefined)[] {
-  const e = context.emitter;
-  const g = gradientOf(context);
-  const [low, high] = [finiteBound(context, 1), finiteBound(context, 2)];
-  const total = (x: string, like: string): string =>
-    reshape(e, reduceSum(e, x, range(e.shape(x).length)), e.shape(like));
-  const flat = (bound: string): string => reshape(e, bound, []);
-  return whereNeeded(
-    context,
-    () => {
-      const y = outputOf(context);
-      const isZero =
-        low !== undefined && e.constantValue(low) !== undefined && toNumbers(e.constantValue(low) as Tensor)[0] === 0;
-      const above = low === undefined ? undefined : isZero ? y : sub(e, y, flat(low));
-      const below = high === undefined ? undefined : sub(e, flat(high), y);
-      if (above !== undefined && below !== undefined) return gated(e, g, mul(e, above, below));
-      const inside = above ?? below;
-      return inside === undefined ? g : gated(e, g, inside);
-    },
-    () => total(masked(e, g, clippedBelow(context)), inputOf(context, 1)),
-    () => total(masked(e, g, clippedAbove(context)), inputOf(context, 2)),
-  );
-}
-
-/** Where Clip gives its lower bound, which is there: x < low < high. */
-export function clippedBelow(context: NodeContext): string {
-  const e = context.emitter;
-  const [low, high] = [reshape(e, inputOf(context, 1), []), finiteBound(context, 2)];
-  const under = e.emit('Less', [inputOf(context), low]);
-  return high === undefined ? under : e.emit('And', [under, e.emit('Less', [low, reshape(e, high, [])])]);
-}
-
-/** Where Clip gives its upper bound, which is there: max(x, low) > high. */
-export function clippedAbove(context: NodeContext): string {
-  const e = context.emitter;
-  const low = finiteBound(context, 1);
-  const raised = low === undefined ? inputOf(context) : e.emit('Max', [inputOf(context), reshape(e, low, [])]);
-  return e.emit('Greater', [raised, reshape(e, inputOf(context, 2), [])]);
-}
-
-/** A bound of Clip that may be active: none where it is absent or infinite. */
-function finiteBound(context: NodeContext, index: number): string | undefined {
-  const bound = optionalInput(context, index);
-  const value = bound === undefined ? undefined : context.emitter.constantValue(bound);
-  return value !== undefined && !Number.isFinite(toNumbers(value)[0]) ? undefined : bound;
-}
-
-/** Max and Min: g to the inputs that equal y, in equal shares where several do. */
+/** Max and Min: g to the inputs that equal y, shared evenly among ties. */
 function extremum(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node } = context;
   const g = gradientOf(context);
@@ -364,43 +309,4 @@ function extremum(context: RuleContext): readonly (string | undefined)[] {
   return node.inputs.map((_, index) =>
     context.needs[index] ? sumTo(e, mul(e, share, hits[index] as string), inputShape(context, index)) : undefined,
   );
-}
-
-/** y = xᵖ: dx = g · p · xᵖ⁻¹ (0 where p = 0), dp = g · y · ln x where x > 0 (else 0) */
-function power(context: RuleContext): readonly (string | undefined)[] {
-  const e = context.emitter;
-  const g = gradientOf(context);
-  const [x, p, y] = [inputOf(context, 0), inputOf(context, 1), outputOf(context)];
-  return whereNeeded(
-    context,
-    () => {
-      const slope = powerSlope(e, { x, p, y });
-      return slope && sumTo(e, mul(e, g, slope), e.shape(x));
-    },
-    () => {
-      const perElement = masked(e, mul(e, g, mul(e, y, apply(e, 'Log', x))), compare(e, 'Greater', x, 0));
-      return cast(e, sumTo(e, perElement, e.shape(p)), e.type(p).type);
-    },
-  );
-}
-
-/** p · xᵖ⁻¹, without Pow for the exponents that models use; undefined for zero. */
-export function powerSlope(
-  e: Emitter,
-  { x, p, y }: { readonly x: string; readonly p: string; readonly y: string },
-): string | undefined {
-  const value = e.constantValue(p);
-  const constant = value && elementCount(value.shape) === 1 ? toNumbers(value)[0] : undefined;
-  if (constant === undefined) {
-    const exponent = cast(e, p, e.type(x).type);
-    const slope = mul(e, exponent, e.emit('Pow', [x, shift(e, exponent, -1)]));
-    return select(e, compare(e, 'Equal', exponent, 0), e.scalarLike(x, 0), slope);
-  }
-  if (constant === 0) return undefined;
-  if (constant === 1) return e.scalarLike(x, 1);
-  if (constant === 2) return scale(e, x, 2);
-  if (constant === 3) return scale(e, square(e, x), 3);
-  if (constant === 0.5) return div(e, e.scalarLike(y, 0.5), y);
-  if (constant === -1) return scale(e, square(e, y), -1);
-  return scale(e, e.emit('Pow', [x, e.scalarLike(x, constant - 1)]), constant);
 }

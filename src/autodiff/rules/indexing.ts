@@ -1,4 +1,4 @@
-// Gradients of reading and writing through index tensors. Reading's adjoint is adding into zeros, so repeated indices
+// Gradients of reading and writing through index tensors. The adjoint of reading adds into zeros, so repeated indices
 // add up.
 
 import type { Emitter } from '../../graph/emitter.ts';
@@ -31,8 +31,8 @@ import {
 } from '../rule.ts';
 
 /**
- * y[outer, i…, inner] = x[outer, indices[i…], inner]: dx = zeros, with the slices of g added at their indices.
- * The gathered axis goes to the front for ScatterND, and back.
+ * y[outer, i…, inner] = x[outer, indices[i…], inner]: dx = zeros, with the slices of g added at their indices. The
+ * gathered axis moves to the front for ScatterND, and back.
  */
 export function gather(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node } = context;
@@ -102,7 +102,7 @@ export function gatherND(context: RuleContext): readonly (string | undefined)[] 
   ];
 }
 
-/** Index tuples [b…, i…, k] with the batch coordinates b… put in front: [b…, i…, batchRank + k]. */
+/** Index tuples [b…, i…, k] with the batch coordinates b… prepended: [b…, i…, batchRank + k]. */
 function withBatchCoordinates(e: Emitter, indices: string, batchRank: number): string {
   if (batchRank === 0) return indices;
   const shape = e.shape(indices);
@@ -116,8 +116,8 @@ function withBatchCoordinates(e: Emitter, indices: string, batchRank: number): s
 }
 
 /**
- * y = data with updates put (or added) at indices on an axis: dupdates = g read at the same places;
- * ddata = g with zeros at those places (put), or g (add). Other reductions: g times the weights of `scatterWeights`.
+ * y = data with updates assigned (or added) at indices on an axis: dupdates = g read at the same places; ddata = g with
+ * zeros at those places (assignment), or g (add). Other reductions: g times the weights of `scatterWeights`.
  */
 export function scatter(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node } = context;
@@ -135,7 +135,7 @@ export function scatter(context: RuleContext): readonly (string | undefined)[] {
   );
 }
 
-/** The value with others put, added, … at the node's indices. */
+/** The value with updates assigned, added, … at the node's indices. */
 function scatterWith({ node, emitter: e }: NodeContext, data: string, updates: string, reduction: string): string {
   return e.emit(node.operator, [data, node.inputs[1] as string, updates], {
     ...node.attributes,
@@ -143,7 +143,7 @@ function scatterWith({ node, emitter: e }: NodeContext, data: string, updates: s
   });
 }
 
-/** The node's indices as places to add to, in zeros of y's shape. */
+/** The updates added at the node's indices, into zeros of y's shape. */
 export function scatteredAdd(context: NodeContext, updates: string): string {
   const { type, shape } = context.emitter.type(inputOf(context));
   return scatterWith(context, full(context.emitter, type, shape), updates, 'add');
@@ -157,16 +157,16 @@ function readAt({ node, emitter: e }: NodeContext, value: string): string {
     : e.emit('GatherElements', [value, indices], { axis: int(intAttribute(node, 'axis', 0)) });
 }
 
-/** dy/ddata and dy/dupdates (each update moves one element of y), written when they are asked for. */
+/** dy/ddata and dy/dupdates (each update affects one element of y), written on demand. */
 interface ScatterWeights {
   readonly data: () => string;
   readonly updates: () => string;
 }
 
 /**
- * max, min: 1 for what equals y, in equal shares where several do. mul: the product of the other factors. With p the
- * product of the factors of an element that are not 0 and n the count of those that are: p/x where n = 0; p at the zero
- * where n = 1; else 0. Undefined for put and add.
+ * max, min: 1 for elements that equal y, shared evenly among ties. mul: the product of the other factors. With p the
+ * product of an element's nonzero factors and n the number of its zeros: p/x if n = 0; p at the zero if n = 1; else 0.
+ * Undefined for assignment and add.
  */
 export function scatterWeights(context: NodeContext): ScatterWeights | undefined {
   const { emitter: e, node } = context;
@@ -194,7 +194,7 @@ export function scatterWeights(context: NodeContext): ScatterWeights | undefined
   };
 }
 
-/** ScatterND wants int64 where Gather takes int32 too. */
+/** ScatterND requires int64, while Gather also takes int32. */
 function indices64(e: Emitter, indices: string): string {
   return cast(e, indices, 'int64');
 }

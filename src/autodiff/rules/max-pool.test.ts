@@ -1,4 +1,4 @@
-// Which element of a window gets the gradient where several are the greatest: the first in row-major order.
+// Which of several equal maxima in a window gets the gradient: the first in row-major order.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -10,7 +10,7 @@ import { createRandom } from '../../random.ts';
 import { runBackward, stageOfNode } from '../../testing/gradient-check.ts';
 import { differentiate } from '../differentiate.ts';
 
-/** The gradient of a pool for values and gradients of its output. */
+/** The gradient of a pool for given values and gradients of its output. */
 function gradientOf(
   x: Tensor,
   attributes: Attributes,
@@ -32,12 +32,12 @@ test('of equal elements the first in row-major order gets the gradient', () => {
   // Stride 2 with padding: the first element inside of the window.
   const padded = { kernel_shape: ints([3, 3]), strides: ints([2, 2]), pads: ints([1, 1, 1, 1]) };
   assert.deepEqual(gradientOf(ones, padded, counted), [1, 2, 0, 3, 4, 0, 0, 0, 0]);
-  // The greatest of a later row yields to an equal one of an earlier row, also further right.
+  // The maximum of a later row yields to an equal one of an earlier row, even further right.
   const late = tensor('float64', [1, 1, 2, 2], [0, 5, 5, 0]);
   assert.deepEqual(gradientOf(late, { kernel_shape: ints([2, 2]) }, counted), [0, 1, 0, 0]);
 });
 
-test('the places are those that the operator itself gives, with many ties', () => {
+test('the places are those of the operator itself, with many ties', () => {
   const property = fc.property(
     fc.nat(99_999),
     fc.constantFrom(1, 2, 3),

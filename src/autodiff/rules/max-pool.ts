@@ -1,7 +1,7 @@
 // The gradient of MaxPool: each g goes to the first element of its window that equals the maximum, in row-major order,
-// as runtimes and PyTorch have it. Runtimes find maxima many times faster than their places, so the places are not
-// asked for: a maximum over a window is a maximum over its columns of maxima over its rows, and along one axis the taps
-// of the window are slices to compare with.
+// as in runtimes and PyTorch. Runtimes compute maxima many times faster than their indices, so the indices are not
+// used: a maximum over a window is a maximum over its columns of maxima over its rows, and along one axis the taps of
+// the window are slices to compare with.
 
 import type { Emitter } from '../../graph/emitter.ts';
 import { intAttribute, ints, intsAttribute } from '../../graph/graph.ts';
@@ -9,9 +9,9 @@ import { windowOf } from '../../graph/operators/windows.ts';
 import { cast, concat, full, mul, padZeros, range, reshape, slice, sub, sum } from '../expressions.ts';
 import { gradientOf, inputOf, inputShape, outputOf, type RuleContext } from '../rule.ts';
 
-/** A window along one axis: place o sees the elements o·stride − begin + tap·dilation. */
+/** A window along one axis: place o reads the elements o·stride − begin + tap·dilation. */
 interface AxisWindow {
-  /** The axis of the value. */
+  /** The axis of the value, counted from 0. */
   readonly axis: number;
   readonly input: number;
   readonly output: number;
@@ -22,8 +22,7 @@ interface AxisWindow {
 }
 
 /**
- * One axis after the other, from the first (which decides first) to the last; the maxima over the axes behind it are
- * computed again.
+ * Axis by axis from the first (whose order decides first) to the last; the maxima over the later axes are recomputed.
  */
 export function maxPool(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node } = context;
@@ -46,7 +45,7 @@ export function maxPool(context: RuleContext): readonly (string | undefined)[] {
     }),
   );
   const active = axes.filter(({ kernel, stride, input, output }) => kernel > 1 || stride > 1 || input !== output);
-  // maxima[j]: over the axes from the j-th on; the first are y, and behind the last stands x.
+  // maxima[j]: over the axes from the j-th on; maxima[0] is y, and the last entry is x.
   const maxima = [inputOf(context)];
   for (const one of active.slice(1).reverse()) maxima.unshift(maximaAlong(e, maxima[0] as string, one));
   let [g, y] = [gradientOf(context), outputOf(context)];
@@ -73,21 +72,19 @@ function maximaAlong(
     strides: ints(own(stride, 1)),
     dilations: ints(own(dilation, 1)),
   };
-  // Runtimes do not take padding as wide as the kernel, which dilation may ask for.
+  // Runtimes reject padding as wide as the kernel, which dilation may require.
   if (begin >= kernel || end >= kernel) return e.emit('MaxPool', [padLowest(e, x, axis, begin, end)], attributes);
   return e.emit('MaxPool', [x], { ...attributes, pads: ints([...own(begin, 0), ...own(end, 0)]) });
 }
 
-/** The value with −∞ before and behind an axis. */
+/** The value padded with −∞ before and after an axis. */
 function padLowest(e: Emitter, x: string, axis: number, before: number, after: number): string {
   if (before === 0 && after === 0) return x;
   const own = (value: number): readonly number[] => e.shape(x).map((_, index) => (index === axis ? value : 0));
   return e.emit('Pad', [x, e.int64s([...own(before), ...own(after)]), e.scalarLike(x, Number.NEGATIVE_INFINITY)]);
 }
 
-/**
- * By tap: g where its element is the first that equals y, 0 elsewhere; undefined for taps that see nothing but padding.
- */
+/** By tap: g where its element is the first that equals y, 0 elsewhere; undefined for taps that read only padding. */
 function shares(
   e: Emitter,
   { g, x, y }: { readonly g: string; readonly x: string; readonly y: string },
@@ -112,10 +109,7 @@ function shares(
   });
 }
 
-/**
- * The taps' shares added up at the elements that they belong to. Elements u·stride + v for each v first, and these side
- * by side.
- */
+/** The taps' shares added up at their elements: first the elements u·stride + v for each v, then these interleaved. */
 function place(
   e: Emitter,
   parts: readonly (string | undefined)[],
@@ -144,7 +138,7 @@ function place(
   return slice(e, reshape(e, joined, shape.with(axis, count * stride)), [axis], [0], [input]);
 }
 
-/** The value with zeros put before and behind an axis, or elements taken away. */
+/** The value padded with zeros before and after an axis; negative counts remove elements. */
 function shifted(e: Emitter, x: string, axis: number, before: number, after: number): string {
   const own = (value: number): readonly number[] => e.shape(x).map((_, index) => (index === axis ? value : 0));
   return padZeros(e, x, own(before), own(after));

@@ -1,6 +1,6 @@
-// Gradients of the normalizations. x̂ = (x − mean)·inv is the normalized input, inv = 1/√(variance + ε), m the count of
-// elements behind one mean. With ĝ = g·scale:  dx = inv · (ĝ − mean(ĝ) − x̂·mean(ĝ·x̂)),  dscale = Σ g·x̂,  dbias = Σ
-// g.
+// Gradients of the normalizations. x̂ = (x − mean)·inv is the normalized input, inv = 1/√(variance + ε), m the number
+// of elements that a mean is taken over. With ĝ = g·scale: dx = inv · (ĝ − mean(ĝ) − x̂·mean(ĝ·x̂)), dscale = Σ g·x̂,
+// dbias = Σ g.
 
 import type { Emitter } from '../../graph/emitter.ts';
 import { float, floatAttribute, int, intAttribute } from '../../graph/graph.ts';
@@ -27,7 +27,7 @@ import {
 } from '../expressions.ts';
 import { gradientOf, inputOf, inputShape, outputOf, positiveAxis, type RuleContext, whereNeeded } from '../rule.ts';
 
-/** x − mean, and inv, each broadcasting to x's shape. */
+/** x − mean, and inv, each in a shape that broadcasts to x's. */
 interface Statistics {
   readonly centered: string;
   readonly inverse: string;
@@ -58,7 +58,7 @@ export function inverseDeviation(e: Emitter, variance: string, epsilon: number):
   return apply(e, 'Reciprocal', apply(e, 'Sqrt', shift(e, variance, epsilon)));
 }
 
-/** A vector of one entry a channel, in the shape that broadcasts over [N, C, …]. */
+/** A vector with one entry a channel, in the shape that broadcasts over [N, C, …]. */
 export function perChannel(e: Emitter, vector: string, rank: number): string {
   return reshape(e, vector, [...e.shape(vector), ...range(rank - 2).map(() => 1)]);
 }
@@ -84,7 +84,7 @@ export function batchNormalization(context: RuleContext): readonly (string | und
 }
 
 /**
- * The vectors of one entry a channel that the gradients are made of: s = Σ g, t = Σ g·(x − mean), inv, a = scale·inv.
+ * The vectors with one entry a channel that the gradients consist of: s = Σ g, t = Σ g·(x − mean), inv, a = scale·inv.
  */
 interface ChannelSums {
   readonly centered: string;
@@ -142,8 +142,8 @@ function givenStatistics(context: RuleContext, parts: NormalizationParts): reado
 }
 
 /**
- * Σ over all axes of [N, C, …] but the channels: images first, then samples, which runtimes do faster than both at
- * once.
+ * Σ over all axes of [N, C, …] but the channels: spatial axes first, then samples, which is faster in runtimes than
+ * both at once.
  */
 export function channelSum(e: Emitter, x: string): string {
   const spatial = range(e.shape(x).length).slice(2);
@@ -151,8 +151,8 @@ export function channelSum(e: Emitter, x: string): string {
 }
 
 /**
- * From this many elements an image on, a product and its sum are fastest as a convolution of each image with the other
- * for its kernel.
+ * From this number of elements an image on, the sum of a product is fastest as a convolution of each image with the
+ * other as its kernel.
  */
 const convolvedProduct = 512;
 
@@ -175,7 +175,7 @@ export function channelAffine(e: Emitter, x: string, factor: string, offset: str
   return e.emit('BatchNormalization', [x, factor, offset, mean, variance], { epsilon: float(0) });
 }
 
-/** One mean a sample and channel, over the spatial axes. */
+/** InstanceNormalization: one mean for each sample and channel, over the spatial axes. */
 export function instanceNormalization(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node } = context;
   const g = gradientOf(context);
@@ -193,7 +193,7 @@ export function instanceNormalization(context: RuleContext): readonly (string | 
   );
 }
 
-/** One mean a sample and group of channels: x seen as [N, groups, elements of a group]. */
+/** GroupNormalization: one mean for each sample and group of channels: x seen as [N, groups, elements of a group]. */
 export function groupNormalization(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node } = context;
   const g = gradientOf(context);
@@ -216,10 +216,10 @@ export function groupNormalization(context: RuleContext): readonly (string | und
 }
 
 /**
- * One mean for each index before `axis` (a row of D elements); the forward node gives mean and inv as outputs 1 and 2
- * (see forward.ts). With one scale an element of a row, u = x − mean and h = g·u, sums along rows and columns are
- * products of matrices with vectors: dx = inv·g·scale − u·(inv³·(h·scale)/D) − inv·(g·scale)/D,  dscale = invᵀ·h,
- * dbias = Σ g.
+ * LayerNormalization: one mean for each index before `axis` (a row of D elements); the forward node gives mean and inv
+ * as outputs 1 and 2 (see forward.ts). With one scale an element of a row, u = x − mean and h = g·u, sums along rows
+ * and columns are products of matrices with vectors: dx = inv·g·scale − u·(inv³·(h·scale)/D) − inv·(g·scale)/D, dscale
+ * = invᵀ·h, dbias = Σ g.
  */
 export function layerNormalization(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node } = context;

@@ -1,4 +1,4 @@
-// Gradients of pools. x [N, C, input…], y and g [N, C, output…].
+// Gradients of pooling. x [N, C, input…], y and g [N, C, output…].
 
 import type { Emitter } from '../../graph/emitter.ts';
 import { int, intAttribute, ints, intsAttribute } from '../../graph/graph.ts';
@@ -9,7 +9,7 @@ import type { Sliding } from '../forms.ts';
 import { gradientOf, inputOf, inputShape, outputOf, type RuleContext } from '../rule.ts';
 import { inputGradient } from './convolution-forms.ts';
 
-/** dx[i] = Σ over the windows that see i of g / (the window's count of elements) */
+/** dx[i] = Σ over the windows that contain i of g / (the window's number of elements) */
 export function averagePool(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node } = context;
   const shape = inputShape(context);
@@ -38,7 +38,7 @@ export function averagePool(context: RuleContext): readonly (string | undefined)
   return [spreadWindows(e, shares, shape, window)];
 }
 
-/** For each place of the window, how many elements it averages: those in the input, or those in the padded input. */
+/** For each place of the window, the number of elements it averages: those in the input, or in the padded input. */
 function windowCounts(
   { input, kernel, strides, dilations, padsBegin, padsEnd, output }: Window,
   includePadding: boolean,
@@ -61,8 +61,7 @@ function windowCounts(
 }
 
 /**
- * The adjoint of summing windows. Forms: repeat (windows side by side), pool (stride 1), transposed convolution with
- * ones.
+ * The adjoint of summing windows. Forms: repeat (adjacent windows), pool (stride 1), transposed convolution with ones.
  */
 function spreadWindows(e: Emitter, g: string, shape: readonly number[], window: Window): string {
   const { input, kernel, strides, dilations, padsBegin, output } = window;
@@ -80,7 +79,7 @@ function spreadWindows(e: Emitter, g: string, shape: readonly number[], window: 
     const after = input.map((size, axis) => size + (padsBegin[axis] as number) - (covered[axis] as number));
     return padZeros(e, reshape(e, repeated, [samples, channels, ...covered]), [0, 0, ...before], [0, 0, ...after]);
   }
-  // at stride 1 the adjoint of summing windows is summing windows of g, padded by what the window reaches beyond the
+  // at stride 1 the adjoint of summing windows is summing windows of g, padded by what the window extends beyond the
   // old padding
   const begins = kernel.map((size, axis) => size - 1 - (padsBegin[axis] as number));
   const ends = kernel.map(
@@ -103,14 +102,14 @@ function spreadWindows(e: Emitter, g: string, shape: readonly number[], window: 
   return reshape(e, inputGradient(e, { g: images, w: ones, sliding, form: 'transposed' }), shape);
 }
 
-/** g / (elements of an image), everywhere */
+/** g / (elements of an image), for all elements */
 export function globalAveragePool(context: RuleContext): readonly (string | undefined)[] {
   const e = context.emitter;
   const shape = inputShape(context);
   return [expand(e, scale(e, gradientOf(context), 1 / product(shape.slice(2))), shape)];
 }
 
-/** g to the elements that equal y, in equal shares where several do */
+/** g to the elements that equal y, shared evenly among ties */
 export function globalMaxPool(context: RuleContext): readonly (string | undefined)[] {
   const e = context.emitter;
   const g = gradientOf(context);

@@ -5,11 +5,11 @@ import { type Attributes, float, floatAttribute, int, intAttribute } from '../..
 import { product, reshape, scale, sumTo, transposeLast } from '../expressions.ts';
 import { gradientOf, inputOf, inputShape, type RuleContext, whereNeeded } from '../rule.ts';
 
-/** Whether a factor of `matrixProduct` is transposed. */
+/** Which factors of `matrixProduct` are transposed, and a scalar factor. */
 export interface Transposed {
   readonly a?: boolean;
   readonly b?: boolean;
-  /** A factor in front; 1 where it is not given. */
+  /** Scalar factor. Default 1. */
   readonly alpha?: number;
 }
 
@@ -47,8 +47,8 @@ export function gemm(context: RuleContext): readonly (string | undefined)[] {
 }
 
 /**
- * Y = A·B over the last two axes, the others broadcast; a vector stands for a matrix of one row (A) or column (B). dA =
- * G·Bᵀ and dB = Aᵀ·G, summed over the broadcast axes. With a plain matrix for B, A's leading axes are rows: one product
+ * Y = A·B over the last two axes, the others broadcast; a vector counts as a matrix of one row (A) or column (B). dA =
+ * G·Bᵀ and dB = Aᵀ·G, summed over the broadcast axes. If B is a plain matrix, A's leading axes are rows: one product
  * each.
  */
 export function matMul(context: RuleContext): readonly (string | undefined)[] {

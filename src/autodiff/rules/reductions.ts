@@ -1,4 +1,5 @@
-// Gradients of the reductions. x the input, y the output with its reduced axes kept as 1, g = dL/dy in the same shape.
+// Gradients of the reductions. x the input, y the output with its reduced axes kept with size 1, g = dL/dy in y's
+// shape.
 
 import type { Emitter } from '../../graph/emitter.ts';
 import { int, intAttribute } from '../../graph/graph.ts';
@@ -36,18 +37,18 @@ import {
 /** The reductions whose output is differentiable and has one element for many of x. */
 export type DifferentiableReduction = Exclude<ReductionName, 'ArgMax' | 'ArgMin' | 'CumSum' | 'TopK'>;
 
-/** What the formulas read, in shapes that broadcast to x's. */
+/** The values that the formulas read, in shapes that broadcast to x's. */
 export interface ReductionValues {
   readonly x: string;
   readonly y: () => string;
   readonly axes: readonly number[];
-  /** Elements of x behind one of y. */
+  /** The number of elements of x that are reduced to one of y. */
   readonly count: number;
 }
 
 /**
- * g · dy/dx element by element, for a g that broadcasts to x's shape. Both modes read it: backwards with g = dL/dy, and
- * forwards with g = ẋ and a sum over the reduced axes behind it.
+ * g · dy/dx element by element, for a g that broadcasts to x's shape. Used in both modes: in reverse with g = dL/dy,
+ * and forward with g = ẋ followed by a sum over the reduced axes.
  */
 export type ReductionDerivative = (e: Emitter, g: string, values: ReductionValues) => string;
 
@@ -95,7 +96,7 @@ export const reductionRules: Readonly<Record<ReductionName, RuleEntry>> = {
   TopK: topK,
 };
 
-/** Zeros with each g at the place that its value came from. */
+/** Zeros with each g at the place of its value. */
 function topK(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node } = context;
   const { type, shape } = e.type(inputOf(context));
@@ -115,7 +116,7 @@ function reduction(derivative: ReductionDerivative): GradientRule {
   };
 }
 
-/** What the derivative of a reduction reads. */
+/** The values that the derivative of a reduction reads. */
 export function reductionValues(context: NodeContext): ReductionValues {
   const e = context.emitter;
   const x = inputOf(context);
@@ -134,8 +135,8 @@ function keptShape(shape: readonly number[], axes: readonly number[]): readonly 
 }
 
 /**
- * The axes that a reduction reduces, in [0, rank): its input 1, or all; none where it is told to join nothing without
- * axes.
+ * The axes that a reduction reduces, in [0, rank): its input 1, or all; none if noop_with_empty_axes is set and there
+ * are no axes.
  */
 function reducedAxes(context: NodeContext): readonly number[] {
   const rank = inputShape(context).length;
@@ -144,15 +145,15 @@ function reducedAxes(context: NodeContext): readonly number[] {
   return intAttribute(context.node, 'noop_with_empty_axes', 0) === 1 ? [] : range(rank);
 }
 
-/** g to the elements that equal y, in equal shares where several do. */
+/** g to the elements that equal y, shared evenly among ties. */
 function extremum(e: Emitter, g: string, { x, y, axes }: ReductionValues): string {
   const hits = cast(e, e.emit('Equal', [x, y()]), e.type(g).type);
   return mul(e, hits, div(e, g, reduceSum(e, hits, axes)));
 }
 
 /**
- * The product of the other elements times g. With p the product of those ≠ 0 and n the count of zeros:
- * p/x where n = 0; p at the zero where n = 1; else 0.
+ * The product of the other elements times g. With p the product of the nonzero ones and n the number of zeros: p/x if n
+ * = 0; p at the zero if n = 1; else 0.
  */
 function reduceProduct(e: Emitter, g: string, { x, axes }: ReductionValues): string {
   const one = e.scalarLike(x, 1);

@@ -11,13 +11,13 @@ export function resize(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node } = context;
   const constants = node.inputs.map((name, index) => (index === 0 ? undefined : e.constantValue(name)));
   let g = gradientOf(context);
-  // The last axis first: its products have the fewest rows then.
+  // The last axis first: its products then have the fewest rows.
   for (const axis of [...resampledAxes(node, inputShape(context), constants)].reverse())
     g = repeatsOf(axis) === undefined ? spread(e, g, axis) : regroup(e, g, axis, repeatsOf(axis) as number);
   return [g];
 }
 
-/** Where every old element stands `count` times, in their order: that count. */
+/** If every old element appears `count` times in a row, in order: that count. */
 function repeatsOf({ input, output, taps }: ResampledAxis): number | undefined {
   const count = output / input;
   const repeats =
@@ -26,7 +26,7 @@ function repeatsOf({ input, output, taps }: ResampledAxis): number | undefined {
   return repeats ? count : undefined;
 }
 
-/** The sum of each element's copies. */
+/** The sum over each element's copies. */
 function regroup(e: Emitter, g: string, { axis, input }: ResampledAxis, count: number): string {
   const shape = e.shape(g);
   const copies = reshape(e, g, [...shape.slice(0, axis), input, count, ...shape.slice(axis + 1)]);

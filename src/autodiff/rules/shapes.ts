@@ -1,5 +1,5 @@
-// Gradients of the operators that move, repeat, cut and join elements. x the input, g the gradient of the output.
-// Those that read or write through index tensors are in indexing.ts.
+// Gradients of the operators that move, repeat, slice and join elements. x the input, g the gradient of the output.
+// Operators that read or write through index tensors are in indexing.ts.
 
 import type { Emitter } from '../../graph/emitter.ts';
 import { int, intAttribute, intsAttribute, string, stringAttribute } from '../../graph/graph.ts';
@@ -33,7 +33,7 @@ import {
 } from '../rule.ts';
 import { gather, gatherElements, gatherND, scatter } from './indexing.ts';
 
-/** The gradient in x's shape: the adjoint of every operator that keeps the elements and their order. */
+/** The gradient in x's shape: the adjoint of every operator that keeps the elements in order. */
 const reshaped: GradientRule = (context) => [
   reshape(context.emitter, gradientOf(context), inputShape(context)),
   undefined,
@@ -44,7 +44,7 @@ export const shapeRules: Readonly<Record<ShapeName, RuleEntry>> = {
   Constant: 'not-differentiable',
   ConstantOfShape: 'not-differentiable',
   DepthToSpace: depthToSpace,
-  // Σ over the axes that were repeated
+  // Σ over the repeated axes
   Expand: (context) => [sumTo(context.emitter, gradientOf(context), inputShape(context)), undefined],
   EyeLike: 'not-differentiable',
   Flatten: reshaped,
@@ -93,7 +93,7 @@ export const shapeRules: Readonly<Record<ShapeName, RuleEntry>> = {
   Unsqueeze: reshaped,
 };
 
-/** dx_i = the part of g where x_i went */
+/** dx_i = the part of g that came from x_i */
 function concat(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node, needs } = context;
   const g = gradientOf(context);
@@ -109,7 +109,7 @@ function concat(context: RuleContext): readonly (string | undefined)[] {
   });
 }
 
-/** dx = the parts' gradients side by side, zeros for parts that nothing reads */
+/** dx = the parts' gradients concatenated, zeros for parts that are not read */
 function split(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node, outputGradients } = context;
   const { type, shape } = e.type(inputOf(context));
@@ -119,7 +119,8 @@ function split(context: RuleContext): readonly (string | undefined)[] {
 }
 
 /**
- * DCR: SpaceToDepth is the inverse. CRD: y[c, h·b+i, w·b+j] = x[(c·b + i)·b + j, h, w], undone by moving the axes back.
+ * DCR: SpaceToDepth is the inverse. CRD: y[c, h·b+i, w·b+j] = x[(c·b + i)·b + j, h, w], inverted by moving the axes
+ * back.
  */
 function depthToSpace(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node } = context;
@@ -158,8 +159,8 @@ function tile(context: RuleContext): readonly (string | undefined)[] {
 }
 
 /**
- * dx has g at the places that were read and zeros elsewhere. Along an axis with step s, element k was read at start +
- * k·s: g turned so that s > 0, s − 1 zeros between its elements, then zeros before and after.
+ * dx has g at the elements that were read and zeros elsewhere. Along an axis with step s, element k was read at start +
+ * k·s: g flipped so that s > 0, s − 1 zeros between its elements, then zeros before and after.
  */
 function sliceGradient(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e } = context;
@@ -193,13 +194,13 @@ function sliceGradient(context: RuleContext): readonly (string | undefined)[] {
   ];
 }
 
-/** The first index that a slice reads, which may be given from the end or beyond it. */
+/** The first index that a slice reads; `start` may count from the end or exceed the length. */
 function clampStart(start: number, length: number, step: number): number {
   const from = start < 0 ? start + length : start;
   return Math.max(0, Math.min(step > 0 ? length : length - 1, from));
 }
 
-/** Constant: dx = the middle of g, dvalue = Σ of the rest. Reflect, edge, wrap: see `selection`, one axis at a time. */
+/** Constant: dx = the middle of g, dvalue = Σ of the rest. Reflect, edge, wrap: see `selection`, axis by axis. */
 function pad(context: RuleContext): readonly (string | undefined)[] {
   const { emitter: e, node } = context;
   const g = gradientOf(context);
@@ -229,7 +230,7 @@ function pad(context: RuleContext): readonly (string | undefined)[] {
   return [dx];
 }
 
-/** Elements added before and after each axis (negative: taken away). */
+/** Elements added before and after each axis (negative: removed). */
 function padCounts(context: RuleContext): { readonly before: readonly number[]; readonly after: readonly number[] } {
   const rank = inputShape(context).length;
   const pads = constantInput(context, 1) ?? [];
@@ -242,7 +243,7 @@ function padCounts(context: RuleContext): { readonly before: readonly number[]; 
   return { before, after };
 }
 
-/** The element of an axis that padding reads for a place outside it. */
+/** The index on an axis that padding reads for an index outside it. */
 function paddedSource(index: number, length: number, mode: string): number {
   if (mode === 'edge') return Math.max(0, Math.min(length - 1, index));
   if (mode === 'wrap') return ((index % length) + length) % length;
@@ -253,8 +254,8 @@ function paddedSource(index: number, length: number, mode: string): number {
 }
 
 /**
- * The adjoint of y[k] = x[sources[k]] along one axis: Σ over the maximal runs of sources that go up by one, go down by
- * one or stay, each a slice of g (as it is, turned, or summed) put in its place among zeros.
+ * The adjoint of y[k] = x[sources[k]] along one axis: Σ over the maximal runs of sources that increase by one, decrease
+ * by one or stay; each is a slice of g (as it is, flipped, or summed) placed among zeros.
  */
 function selection(e: Emitter, g: string, axis: number, sources: readonly number[], length: number): string {
   if (sources.length === length && sources.every((source, index) => source === index)) return g;

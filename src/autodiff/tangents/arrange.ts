@@ -1,36 +1,35 @@
 // Orders a forward pass and its tangents so that few values are alive at a time, however deep the net. Engines run
-// nodes on demand: one after the other what nobody reads, with all that it needs, of what a node reads the latest in
-// the list first (engine/execution-order.ts). Tangents behind everything else are followed to the first layer before
-// anything is computed; then each value is computed right before its tangent. In the natural order the whole forward
-// pass would run first, and all of it would be kept.
+// nodes on demand: one after another those whose results are not read, each with everything it needs, of a node's
+// inputs the one latest in the list first (engine/execution-order.ts). With the tangents after everything else, they
+// are followed to the first layer before anything is computed; then each value is computed right before its tangent. In
+// the natural order the whole forward pass would run first, and all of it would be kept.
 
 import type { Emitter } from '../../graph/emitter.ts';
 import { int, type Node } from '../../graph/graph.ts';
 import { isFloat } from '../../graph/tensor.ts';
 import { mergeEqualNodes } from '../subgraph.ts';
 
-/** A forward pass with its tangents behind it, as an emitter has them. */
+/** A forward pass followed by its tangents, as the emitter holds them. */
 export interface TangentPass {
-  /** How many of the nodes are the forward pass. */
+  /** The number of leading nodes that are the forward pass. */
   readonly forwardCount: number;
   /** The inputs of the forward pass. */
   readonly data: readonly string[];
   /** Tangents of inputs. */
   readonly moving: readonly string[];
-  /** Tangents of the parameters with which those of activations start. */
+  /** The parameters' tangents from which the activations' first ones arise. */
   readonly starts: ReadonlySet<string>;
 }
 
 export interface Arranged {
   readonly nodes: readonly Node[];
-  /** Values whose nodes repeated others, by the name that stands for them now. */
+  /** Outputs of merged nodes → the name of the equal value. */
   readonly aliases: ReadonlyMap<string, string>;
 }
 
 /**
- * The nodes that depend on tangents of activations behind those that do not. What they read of these they read through
- * a reshape that changes nothing: an engine that fuses nodes puts the fused one at the end of its list, but not a
- * reshape of it.
+ * The nodes that depend on tangents of activations, after those that do not. They read the latter through a reshape
+ * that changes nothing: an engine that fuses nodes puts the fused one at the end of its list, but not a reshape of it.
  */
 export function arrange(emitter: Emitter, { forwardCount, data, moving, starts }: TangentPass): Arranged {
   const forward = emitter.nodes.slice(0, forwardCount);
@@ -58,7 +57,7 @@ export function arrange(emitter: Emitter, { forwardCount, data, moving, starts }
   for (const node of nodes) {
     const { inputs, outputs } = node;
     const isLate = inputs.some((input) => waitedFor.has(input));
-    // where a start meets an activation, that begins to move
+    // a start that meets an activation gives it a tangent
     const startsFrom = inputs.some((input) => ofWeights.has(input));
     const group =
       isLate || (startsFrom && inputs.some((input) => activations.has(input)))
@@ -76,13 +75,13 @@ export function arrange(emitter: Emitter, { forwardCount, data, moving, starts }
   return { nodes: [...forward, ...early, ...emitter.nodes.slice(start), ...late], aliases };
 }
 
-/** Of the nodes that rules write, those that engines fuse with others. */
+/** Operators, among those that rules write, that engines fuse with others. */
 const products: ReadonlySet<string> = new Set(['Conv', 'Gemm', 'MatMul']);
 
 /**
- * The nodes that others read, then those that nobody reads: those of the targets, and last the rest (outputs, running
- * statistics). A result in `outputs` that nobody reads is copied: were its node fused with others, it would stand last
- * in the engine's list and run first.
+ * The nodes whose results are read, then those whose results are not: those of the targets, and last the rest (outputs,
+ * running statistics). A result in `outputs` that no node reads is copied: if its node were fused with others, it would
+ * be last in the engine's list and run first.
  */
 export function tangentsFirst(
   emitter: Emitter,
@@ -109,7 +108,7 @@ export function tangentsFirst(
     )
       others.push(node);
     else if (node.operator === 'Gemm' || node.operator === 'Conv')
-      others.push(node); // nothing behind them that they could be fused with
+      others.push(node); // nothing after them to be fused with
     else {
       const original = emitter.fresh(first);
       inner.push({ ...node, outputs: [original] });

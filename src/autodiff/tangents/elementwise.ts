@@ -1,10 +1,11 @@
-// Tangents of the elementwise operators. Notation in the comments: x, a, b inputs, y the output, ẋ the tangent of x.
-// A function of one element has a diagonal Jacobian: its formula is reverse mode's, in rules/elementwise.ts.
+// Tangents of the elementwise operators. Notation: x, a, b inputs, y the output, ẋ the tangent of x. A function of one
+// element has a diagonal Jacobian: its formula is reverse mode's, in rules/elementwise.ts.
 
 import type { ElementwiseName } from '../../graph/operators/names.ts';
 import { add, apply, cast, compare, div, masked, mul, reshape, scale, select, sub, sum } from '../expressions.ts';
 import { inputOf, outputOf } from '../rule.ts';
-import { clippedAbove, clippedBelow, powerSlope } from '../rules/elementwise.ts';
+import { clippedAbove, clippedBelow } from '../rules/clipping.ts';
+import { powerSlope } from '../rules/powers.ts';
 import { bilinear, linear, symmetric, type TangentContext, type TangentEntry, term, total } from './rule.ts';
 
 export const elementwiseTangents: Readonly<Record<ElementwiseName, TangentEntry>> = {
@@ -120,7 +121,7 @@ function modulo(context: TangentContext): readonly (string | undefined)[] {
   ];
 }
 
-/** ȧ for a ≥ 0, slope·ȧ below; and min(a, 0) times the slope's tangent */
+/** ȧ for a ≥ 0, slope·ȧ below; plus min(a, 0) times the slope's tangent */
 function slopedRelu(context: TangentContext): readonly (string | undefined)[] {
   const e = context.emitter;
   const [a, slope] = [inputOf(context, 0), inputOf(context, 1)];
@@ -132,7 +133,7 @@ function slopedRelu(context: TangentContext): readonly (string | undefined)[] {
   ];
 }
 
-/** Max and Min: the mean of the tangents of those inputs that equal y */
+/** Max and Min: the mean of the tangents of the inputs that equal y */
 function extremum(context: TangentContext): readonly (string | undefined)[] {
   const { emitter: e, node, tangents } = context;
   const y = outputOf(context);
@@ -142,7 +143,7 @@ function extremum(context: TangentContext): readonly (string | undefined)[] {
   return [div(e, total(context, moved), sum(e, hits))];
 }
 
-/** y = xᵖ: ẏ = p·xᵖ⁻¹·ẋ + y·ln(x)·ṗ, the last where x > 0 (else 0) */
+/** y = xᵖ: ẏ = p·xᵖ⁻¹·ẋ + y·ln(x)·ṗ, the last term where x > 0 (else 0) */
 function power(context: TangentContext): readonly (string | undefined)[] {
   const e = context.emitter;
   const [x, p, y] = [inputOf(context, 0), inputOf(context, 1), outputOf(context)];

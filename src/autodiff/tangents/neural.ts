@@ -44,7 +44,7 @@ import {
   zeros,
 } from './rule.ts';
 
-/** Conv, ConvTranspose: ẏ = ẋ ∗ w + x ∗ ẇ + ḃ, which is one number a channel. */
+/** Conv, ConvTranspose: ẏ = ẋ ∗ w + x ∗ ẇ + ḃ, with one ḃ a channel. */
 const convolution = bilinear((context, bias) =>
   expanded(context, perChannel(context.emitter, bias, inputShape(context).length)),
 );
@@ -74,7 +74,7 @@ export const neuralTangents: Readonly<Record<NeuralName, TangentEntry>> = {
   Softmax: symmetric,
 };
 
-/** ẏ = ẋ at the places of the maxima, row-major ones, which are found again. */
+/** ẏ = ẋ at the first maximum of each window in row-major order, whose places are recomputed. */
 function maxPool(context: TangentContext): readonly (string | undefined)[] {
   const { emitter: e, tangents, node } = context;
   const { storage_order: _, ...attributes } = node.attributes;
@@ -97,12 +97,11 @@ function globalMaxPool(context: TangentContext): readonly (string | undefined)[]
 }
 
 /**
- * ẏ = a·ẋ + slope·(x − mean) + offset with one a = scale·inv, slope and offset a channel. Each has a part from every
- * input that moves: the scale's tangent times inv in the slope, the bias's in the offset, and
- *   training (the statistics move with x; s = Σ ẋ, t = Σ ẋ·(x − mean) over m elements):  −a·inv²·t/m in the slope,
- *   −a·s/m in the offset;
- *   inference (mean and variance are inputs):  −½·a·inv² times the variance's tangent in the slope, −a times the mean's
- *   in the offset.
+ * ẏ = a·ẋ + slope·(x − mean) + offset with one a = scale·inv, slope and offset a channel. Each input with a tangent
+ * adds a part: the scale's tangent times inv to the slope, the bias's to the offset, and in training (the statistics
+ * depend on x; s = Σ ẋ, t = Σ ẋ·(x − mean) over m elements) −a·inv²·t/m to the slope and −a·s/m to the offset; in
+ * inference (mean and variance are inputs) −½·a·inv² times the variance's tangent to the slope and −a times the mean's
+ * to the offset.
  */
 function batchNormalization(context: TangentContext): readonly (string | undefined)[] {
   const { emitter: e, node } = context;
@@ -140,8 +139,8 @@ function batchNormalization(context: TangentContext): readonly (string | undefin
 }
 
 /**
- * The symmetric Jacobian's product with ẋ is a gradient, and scale and bias move y as they make it: a batch
- * normalization with their tangents.
+ * The symmetric Jacobian's product with ẋ is written as a deferred gradient; the tangents of scale and bias enter as in
+ * the forward pass: a batch normalization with their tangents.
  */
 function deferredNormalization(context: TangentContext): string {
   const { emitter: e, node, tangents } = context;
@@ -179,11 +178,11 @@ interface ScaledNormalization {
   readonly normalized: string;
   /** P(ẋ) */
   readonly moved: (tangent: string) => string;
-  /** A scale or a bias in a shape that broadcasts to x's. */
+  /** Reshapes a scale or a bias so that it broadcasts to x's shape. */
   readonly spread: (vector: string) => string;
 }
 
-/** One mean a sample and channel, over the spatial axes. */
+/** InstanceNormalization: one mean for each sample and channel, over the spatial axes. */
 function instanceNormalization(context: TangentContext): readonly (string | undefined)[] {
   const { emitter: e, node } = context;
   const x = inputOf(context);
@@ -198,7 +197,7 @@ function instanceNormalization(context: TangentContext): readonly (string | unde
   });
 }
 
-/** One mean a sample and group of channels: x seen as [N, groups, elements of a group]. */
+/** GroupNormalization: one mean for each sample and group of channels: x seen as [N, groups, elements of a group]. */
 function groupNormalization(context: TangentContext): readonly (string | undefined)[] {
   const { emitter: e, node } = context;
   const shape = inputShape(context);
@@ -216,7 +215,9 @@ function groupNormalization(context: TangentContext): readonly (string | undefin
   });
 }
 
-/** One mean for each index before `axis`; the forward node gives mean and inv as outputs 1 and 2 (see forward.ts). */
+/**
+ * LayerNormalization: one mean for each index before `axis`; the forward node gives mean and inv as outputs 1 and 2.
+ */
 function layerNormalization(context: TangentContext): readonly (string | undefined)[] {
   const { emitter: e, node } = context;
   const rank = inputShape(context).length;

@@ -1,6 +1,6 @@
-// What a tangent rule is: given the tangents ẋ of a node's inputs (how fast they move), it writes nodes that compute
-// the tangents ẏ = J·ẋ of its outputs (Jacobian–vector products). Also the rules that many operators share, because of
-// what their Jacobian is like.
+// The interface of tangent rules: given the tangents ẋ of a node's inputs, a rule writes nodes that compute the
+// tangents ẏ = J·ẋ of its outputs (Jacobian–vector products). Also the rules that many operators share, by the kind of
+// their Jacobian.
 
 import { assert, defined } from '../../assert.ts';
 import type { Emitter } from '../../graph/emitter.ts';
@@ -11,11 +11,11 @@ import { plainForms } from '../forms.ts';
 import { inputShape, type NodeContext, outputOf } from '../rule.ts';
 import { gradientRules } from '../rules.ts';
 
-/** What a tangent rule sees. */
+/** The arguments of a tangent rule. */
 export interface TangentContext extends NodeContext {
-  /** ẋ by input, in the input's shape and type; undefined where it is zero. At least one is there. */
+  /** ẋ by input, in the input's shape and type; undefined if it is zero. At least one is defined. */
   readonly tangents: readonly (string | undefined)[];
-  /** True: where a tangent takes the gradient of a batch normalization, that is named only (deferred.ts). */
+  /** True: a tangent that uses the gradient of a batch normalization writes it as a deferred node (deferred.ts). */
   readonly deferred: boolean;
 }
 
@@ -26,14 +26,14 @@ export interface TangentContext extends NodeContext {
 export type TangentRule = (context: TangentContext) => readonly (string | undefined)[];
 
 /**
- * A rule, or the statement that the operator's outputs are integers, booleans or piecewise constant, so that none of
- * them moves.
+ * A rule, or 'not-differentiable' if the operator's outputs are integers, booleans or piecewise constant, so that they
+ * have no tangent.
  */
 export type TangentEntry = TangentRule | 'not-differentiable';
 
 /**
- * The rule of operators that are linear in the inputs at `positions` (taken together; default: in all of them) while
- * the others stay: ẏ = f(ẋ), the operator itself with the tangents, or zeros, in their places.
+ * The rule of operators that are linear in the inputs at `positions` (together; default: all) while the others are
+ * constant: ẏ = f(ẋ), the operator itself with the tangents, or zeros, in their places.
  */
 export function linear(...positions: readonly number[]): TangentRule {
   return ({ node, emitter: e, tangents }) => {
@@ -52,9 +52,9 @@ export function zeros(e: Emitter, like: string): string {
 }
 
 /**
- * The rule of operators whose Jacobian for the first input is symmetric, as it is for all functions of one element: J·ẋ
- * = Jᵀ·ẋ, which is what the gradient rule computes when it is given ẋ for the gradient of the output. The other inputs
- * have no tangent.
+ * The rule of operators whose Jacobian for the first input is symmetric, as for all functions of one element: J·ẋ =
+ * Jᵀ·ẋ, which the gradient rule computes when given ẋ as the gradient of the output. The other inputs must have no
+ * tangent.
  */
 export const symmetric: TangentRule = (context) => {
   const { node, tangents } = context;
@@ -74,9 +74,9 @@ export const symmetric: TangentRule = (context) => {
 };
 
 /**
- * The rule of operators of two factors, and perhaps an addend: y = f(a, b) + c, f linear in each of the two. ẏ = f(ȧ,
- * b) + f(a, ḃ) + ċ. `addend` gives the addend's tangent in y's shape, where nothing else moves; f takes it as its third
- * input otherwise.
+ * The rule of operators of two factors and an optional addend: y = f(a, b) + c, f linear in each factor. ẏ = f(ȧ, b) +
+ * f(a, ḃ) + ċ. `addend` gives the addend's tangent in y's shape if it is the only one; otherwise f takes it as its
+ * third input.
  */
 export function bilinear(addend: (context: TangentContext, tangent: string) => string = expanded): TangentRule {
   return (context) => {
@@ -84,7 +84,7 @@ export function bilinear(addend: (context: TangentContext, tangent: string) => s
     const [a = '', b = ''] = node.inputs;
     const [movedA, movedB, movedC] = tangents;
     const apply = (...inputs: readonly string[]): string => e.emit(node.operator, inputs, node.attributes);
-    // the first factor's tangent goes last, for the order of nodes (arrange.ts): it is the activation, as a rule
+    // the first factor's tangent goes last, for the order of nodes (arrange.ts): it usually is the activation's
     const [first, second] = [movedB && [a, movedB], movedA && [movedA, b]].filter((factors) => factors !== undefined);
     if (first === undefined) return [addend(context, defined(movedC, `a tangent of an input of ${node.name}`))];
     const terms = [
@@ -95,7 +95,9 @@ export function bilinear(addend: (context: TangentContext, tangent: string) => s
   };
 }
 
-/** The sum of terms that broadcast to y's shape, in that shape; undefined terms are zero, and at least one is not. */
+/**
+ * The sum of terms that broadcast to y's shape, in that shape; undefined terms are zero, and at least one is defined.
+ */
 export function total(context: NodeContext, terms: readonly (string | undefined)[]): string {
   const e = context.emitter;
   return expanded(
@@ -107,12 +109,12 @@ export function total(context: NodeContext, terms: readonly (string | undefined)
   );
 }
 
-/** A value in y's shape. */
+/** A value broadcast to y's shape. */
 export function expanded(context: NodeContext, value: string): string {
   return expand(context.emitter, value, context.emitter.shape(outputOf(context)));
 }
 
-/** A term for an input's tangent where it moves: f(ẋ). */
+/** The term f(ẋ) for an input's tangent; undefined if the input has none. */
 export function term(
   { tangents }: TangentContext,
   index: number,

@@ -1,4 +1,4 @@
-// Tangents of the operators that move, repeat, cut and join elements: all are linear in the elements that they move.
+// Tangents of the operators that move, repeat, slice and join elements: all are linear in those elements.
 
 import type { ShapeName } from '../../graph/operators/names.ts';
 import { mul } from '../expressions.ts';
@@ -18,7 +18,7 @@ export const shapeTangents: Readonly<Record<ShapeName, TangentEntry>> = {
   GatherND: linear(0),
   NonZero: 'not-differentiable',
   OneHot: 'not-differentiable',
-  // the padding's value moves with input 2
+  // linear in the data and in the padding value (input 2)
   Pad: linear(0, 2),
   Range: 'not-differentiable',
   Reshape: linear(0),
@@ -38,7 +38,9 @@ export const shapeTangents: Readonly<Record<ShapeName, TangentEntry>> = {
 
 const scattered: TangentRule = linear(0, 2);
 
-/** Put or added: linear in data and updates. Otherwise the weights of rules/indexing.ts times the tangents. */
+/**
+ * Assignment or add: linear in data and updates. Other reductions: the weights of rules/indexing.ts times the tangents.
+ */
 function scatter(context: TangentContext): readonly (string | undefined)[] {
   const e = context.emitter;
   const weights = scatterWeights(context);

@@ -4,7 +4,7 @@ import type { Command } from 'commander';
 import { InputError } from '../../errors.ts';
 import type { Graph } from '../../graph/graph.ts';
 import { importModel } from '../../graph/onnx/import.ts';
-import { evaluate } from '../../runtime/run/evaluate.ts';
+import { evaluate } from '../../runtime/host/session-here.ts';
 import { readModel } from '../../runtime/run/models.ts';
 import { modelOfRun } from '../../runtime/run/trained.ts';
 import { loadDataset } from '../../storage/datasets.ts';

@@ -1,17 +1,21 @@
 // asteroid plan: who computes which layers on which share of each batch.
 
 import type { Command } from 'commander';
+import type { Plan } from '../../cluster/cluster.ts';
 import { parseCluster } from '../../cluster/validate.ts';
 import { InputError } from '../../errors.ts';
 import { type CompressMode, compressModes } from '../../planner/compress.ts';
 import { plannerNames } from '../../planner/planners.ts';
-import { scheduleNames } from '../../schedule/generate.ts';
+import { program } from '../../schedule/generate.ts';
+import { passes } from '../../schedule/passes.ts';
+import { scheduleNames } from '../../schedule/schedules.ts';
+import { programText } from '../../schedule/text.ts';
 import { checkWritable, readText, writeJson } from '../files.ts';
 import { createOutput } from '../output.ts';
 import { readPin, searchPlan } from '../planning.ts';
 import { planningProfile } from '../planning-profile.ts';
 import { showPicture } from '../report.ts';
-import { duration } from '../terminal.ts';
+import { duration, type Terminal } from '../terminal.ts';
 import { positive } from './profile.ts';
 
 interface PlanCommandOptions {
@@ -31,6 +35,7 @@ interface PlanCommandOptions {
   readonly exclude: readonly string[];
   readonly timeLimit?: string;
   readonly profileOut?: string;
+  readonly print?: boolean;
   readonly output?: string;
   readonly json?: boolean;
 }
@@ -66,6 +71,7 @@ export function addPlan(program: Command): Command {
       'seconds after which the search ends with the best plan so far, as Ctrl-C does (default of planner best: 45; it waits for asteroid)',
     )
     .option('--profile-out <FILE>', 'write the profile that the plan was made from')
+    .option('--print', 'print the passes of each device in a round, too')
     .option('-o, --output <FILE>', 'write what --json prints')
     .addHelpText(
       'after',
@@ -80,6 +86,8 @@ async function plan(options: PlanCommandOptions): Promise<void> {
   const { cluster: clusterPath, batch } = options;
   if (clusterPath === undefined) throw new InputError('--cluster is missing: give a file with devices and links.');
   if (batch === undefined) throw new InputError('--batch is missing: give the samples of an update.');
+  if (options.print === true && options.planner === 'hetpipe')
+    throw new InputError('Planner "hetpipe" makes no program: leave --print out, or take another planner.');
   for (const path of [options.output, options.profileOut]) if (path !== undefined) await checkWritable(path);
   const cluster = parseCluster(await readText(clusterPath), clusterPath);
   const profile = await planningProfile(
@@ -124,6 +132,14 @@ async function plan(options: PlanCommandOptions): Promise<void> {
     profile.layers.map((layer) => layer.name),
     terminal,
   );
+  if (options.print === true) printProgram(found, terminal);
+}
+
+/** One line a device. F: forward, B: backward, I and W: its halves, R: AllReduce, U: update. */
+function printProgram(plan: Plan, terminal: Terminal): void {
+  const letters = Object.entries(passes).map(([kind, { letter }]) => `${letter} ${kind}`);
+  terminal.section('Program', [...letters, 'R all-reduce', 'U update'].join(', '));
+  terminal.print(programText(program(plan)));
 }
 
 function compressMode(text: string): CompressMode {

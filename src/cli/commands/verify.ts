@@ -3,8 +3,9 @@
 import type { Command } from 'commander';
 import { systemClock } from '../../clock.ts';
 import { InputError } from '../../errors.ts';
+import { verifyRun } from '../../runtime/host/session-here.ts';
 import { usedDeviceCount } from '../../runtime/run/choose-plan.ts';
-import { type Comparison, verifyRun } from '../../runtime/run/verify.ts';
+import type { Comparison } from '../../runtime/run/verify.ts';
 import { readRun } from '../inputs.ts';
 import { createOutput, interruptedExitCode, interruptSignal, type Output } from '../output.ts';
 import { describeRun } from '../report.ts';

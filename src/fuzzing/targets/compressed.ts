@@ -1,4 +1,4 @@
-// Tensors that came over a link in fewer bits.
+// Tensors that arrive over a link in fewer bits.
 
 import assert from 'node:assert/strict';
 import type { Encoding } from '../../cluster/compression.ts';
@@ -85,7 +85,7 @@ function damaged(original: Tensor, random: Random): Tensor {
   }
 }
 
-/** What arrives is refused, or has the length that was expected, and is finite where its scale and its numbers are. */
+/** An arrival is refused, or has the expected length, and is finite if its scale and its numbers are. */
 export function compressedTarget(): Target<CompressedInput> {
   return {
     input(random) {
@@ -111,7 +111,7 @@ export function compressedTarget(): Target<CompressedInput> {
         cuts.map(({ type }) => type),
       );
       checkPiece(decoded, cuts, [0, 2], what);
-      // What was decoded can be sent on: halves of a power of two are exact.
+      // A decoded tensor can be sent again: halves of a power of two are exact.
       const again = decodeTensors(
         encodeTensors(decoded),
         cuts.map(({ type }) => type),

@@ -1,18 +1,15 @@
-// What peers say as JSON: the handshake before anybody is trusted, and the control messages after it.
+// JSON from peers: the handshake before anybody is trusted, and the control messages after it.
 
 import assert from 'node:assert/strict';
 import { isDeepStrictEqual } from 'node:util';
 import type { Random } from '../../random.ts';
-import { factsSchema } from '../../runtime/host/cluster-run.ts';
+import { factsSchema } from '../../runtime/protocol/device-facts.ts';
 import {
-  type Message,
+  type Messages,
   parseMessage,
   type ToCoordinator,
   type ToPeer,
   type ToWorker,
-  toCoordinatorSchemas,
-  toPeerSchemas,
-  toWorkerSchemas,
 } from '../../runtime/protocol/messages.ts';
 import { checkedProgram, topologyOf } from '../../runtime/worker/layout.ts';
 import { handPlan } from '../../testing/hand-plans.ts';
@@ -68,7 +65,7 @@ function damagedJson(value: unknown, random: Random): string {
     : JSON.stringify(damagedValue(value, random));
 }
 
-/** The first words of a caller, and of a server. */
+/** The first message of a caller, and of a server. */
 export function helloTarget(): Target<{ readonly isAnswer: boolean; readonly text: string }> {
   return {
     input(random) {
@@ -79,7 +76,7 @@ export function helloTarget(): Target<{ readonly isAnswer: boolean; readonly tex
       const parse = isAnswer ? parseAnswer : parseHello;
       const message = parse(encoder.encode(text));
       const again = parse(encoder.encode(encodeHandshake(message)));
-      // As JSON: of facts, which nobody has looked at yet, a number may be too large for it.
+      // As JSON: a number in the facts, which are not checked yet, may be too large for it.
       assert.equal(JSON.stringify(again), JSON.stringify(message), 'a handshake that was encoded again is another');
       if ('purpose' in message) factsSchema.safeParse(message.facts);
     },
@@ -180,28 +177,19 @@ const toPeer: ToPeer = {
   replica: { role: 'parameter', name: 'a.weight' },
   'replica-end': { layers: [0, 2], count: 4, base: -1 },
 };
-type Receiver = 'worker' | 'coordinator' | 'peer';
-
-const samples: Readonly<Record<Receiver, readonly (readonly [kind: string, control: unknown])[]>> = {
+const samples: Readonly<Record<keyof Messages, readonly (readonly [kind: string, control: unknown])[]>> = {
   worker: Object.entries(toWorker),
   coordinator: Object.entries(toCoordinator),
   peer: Object.entries(toPeer),
 };
 
-function parsed(to: Receiver, frame: Frame): Message<ToWorker> | Message<ToCoordinator> | Message<ToPeer> {
-  if (to === 'worker') return parseMessage<ToWorker>(toWorkerSchemas, frame, 'The coordinator');
-  return to === 'coordinator'
-    ? parseMessage<ToCoordinator>(toCoordinatorSchemas, frame, 'b')
-    : parseMessage<ToPeer>(toPeerSchemas, frame, 'b');
-}
-
-/** A control message, with what its receiver can find wrong in it before it does anything. */
-export function messageTarget(): Target<{ readonly to: Receiver; readonly frame: Frame }> {
+/** A control message, with the checks that its receiver makes before it does anything. */
+export function messageTarget(): Target<{ readonly to: keyof Messages; readonly frame: Frame }> {
   return {
     input(random) {
       const to = oneOf(['worker', 'worker', 'coordinator', 'coordinator', 'peer'] as const, random);
       const [kind, control] = oneOf(samples[to], random);
-      // As it comes from the network: what JSON cannot hold is gone.
+      // As it comes from the network: without what JSON cannot hold.
       const damaged = JSON.parse(JSON.stringify([damagedValue(control, random)]))[0] as unknown;
       return {
         to,
@@ -215,8 +203,8 @@ export function messageTarget(): Target<{ readonly to: Receiver; readonly frame:
       };
     },
     take({ to, frame }) {
-      const message = parsed(to, frame);
-      const again = parsed(to, { ...frame, control: JSON.parse(JSON.stringify(message.control)) });
+      const message = parseMessage(to, frame, 'b');
+      const again = parseMessage(to, { ...frame, control: JSON.parse(JSON.stringify(message.control)) }, 'b');
       assert.ok(
         isDeepStrictEqual(again.control, message.control),
         `a "${message.kind}" message that was encoded again is another`,

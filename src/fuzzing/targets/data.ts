@@ -39,7 +39,7 @@ function diskOf(files: DataInput['files']): Disk {
   };
 }
 
-/** What was loaded gives its samples. */
+/** Loaded data give their samples. */
 function use({ sampleCount, ...rest }: Dataset): void {
   const dataset = { sampleCount, ...rest };
   const batch = gather(dataset, Uint32Array.of(0, sampleCount - 1));
@@ -111,7 +111,7 @@ function sameAgain(value: Tensor, again: (value: Tensor) => Tensor): void {
   assert.ok(isDeepStrictEqual(again(value), value), 'an array that was written again is another');
 }
 
-/** Tables. */
+/** CSV tables. */
 export function csvTarget(): Target<DataInput> {
   const table = (text: string): Readonly<Record<string, Uint8Array>> => ({ '/t.csv': new TextEncoder().encode(text) });
   return dataTarget(
@@ -215,7 +215,7 @@ const specs: readonly string[] = [
   'synthetic-tokens:8:100:2:16',
 ];
 
-/** What `--data` may say. */
+/** Values of `--data`. */
 export function dataSpecTarget(): Target<string> {
   return {
     input: (random) => (random.integer(4) === 0 ? oneOf(specs, random) : damagedText(oneOf(specs, random), random)),

@@ -8,7 +8,8 @@ import type { Cluster, Plan, PlanLayout, Profile } from '../../cluster/cluster.t
 import { checkTogether, parseCluster, parsePlan, parseProfile } from '../../cluster/validate.ts';
 import type { Random } from '../../random.ts';
 import { checkProgram } from '../../schedule/check.ts';
-import { program, scheduleNames } from '../../schedule/generate.ts';
+import { program } from '../../schedule/generate.ts';
+import { scheduleNames } from '../../schedule/schedules.ts';
 import { handPlan } from '../../testing/hand-plans.ts';
 import { parseDataSpec } from '../../training/data/spec.ts';
 import { parseSchedule } from '../../training/schedules.ts';
@@ -73,7 +74,7 @@ const plans: readonly unknown[] = [
   },
 ];
 
-/** A document of one kind: whatever was read is the same when it is written and read again. */
+/** A document of one kind: a value that was read is the same when it is written and read again. */
 function documentTarget<T>(
   samples: readonly unknown[],
   parse: (text: string) => T,
@@ -117,7 +118,7 @@ export function planTarget(): Target<string> {
       checkTogether(plan as Plan, profile, cluster);
     },
   );
-  // Of numbers that must agree, damage rarely makes large ones.
+  // Damage rarely makes large numbers that agree.
   const grown = (random: Random): string => {
     const plan = oneOf(plans.slice(0, scheduleNames.length), random) as PlanLayout;
     const microBatchCount = oneOf([100, 500, 20_000, 1e6, 2 ** 31], random);

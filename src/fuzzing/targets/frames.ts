@@ -35,7 +35,7 @@ function bytesOf(frame: Frame, checksum = true): Uint8Array {
   return Uint8Array.from(Buffer.concat(encodeFrame(frame, { checksum })));
 }
 
-/** Makes the head's checksum right, so that the checks behind it are reached. */
+/** Corrects the head's checksum, so that the checks after it are reached. */
 export function repairHead(bytes: Uint8Array): void {
   if (bytes.length < 48) return;
   const view = new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
@@ -50,7 +50,7 @@ interface FrameInput {
   readonly pieces: readonly number[];
 }
 
-/** The frame from its pieces; undefined where it is refused. */
+/** The frame from its pieces; undefined if it is refused. */
 function assembled({ bytes, pieces }: FrameInput): Frame | undefined {
   try {
     const assembler = new Assembler(defaultFrameLimits);
@@ -69,7 +69,7 @@ function assembled({ bytes, pieces }: FrameInput): Frame | undefined {
   }
 }
 
-/** Both ways of reading a frame come to the same, and what was read is what was written. */
+/** Both ways of reading a frame give the same, and a frame that was read is written as it was. */
 export function frameTarget(): Target<FrameInput> {
   const originals = sampleFrames.flatMap((frame) => [bytesOf(frame), bytesOf(frame, false)]);
   return {

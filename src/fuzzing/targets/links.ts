@@ -1,4 +1,4 @@
-// What a link's peer may send: bytes of a WebSocket, messages with pieces of frames, acknowledgements.
+// Input from a link's peer: bytes of a WebSocket, messages with pieces of frames, acknowledgements.
 
 import assert from 'node:assert/strict';
 import { EventEmitter } from 'node:events';
@@ -20,7 +20,7 @@ import { oneOf, randomBytes } from '../inputs.ts';
 import type { Target } from '../target.ts';
 import { repairHead, sampleFrames } from './frames.ts';
 
-/** Time stands still, and nothing waits for it. */
+/** A clock that stands still and never calls back. */
 const frozen: Clock = { now: () => 1000, after: () => () => {} };
 
 /**
@@ -58,7 +58,7 @@ function damagedHead(head: Uint8Array, random: Random): Uint8Array {
   return damaged;
 }
 
-/** Messages with bytes wrong behind a right checksum, or without one, or as a bad network hands them on. */
+/** Messages with wrong bytes, with or without a right checksum, or lost, doubled or replaced. */
 function damagedMessages(messages: readonly Uint8Array[], random: Random): readonly Uint8Array[] {
   const copy = [...messages];
   const at = random.integer(copy.length);
@@ -88,7 +88,7 @@ function damagedMessages(messages: readonly Uint8Array[], random: Random): reado
   return copy;
 }
 
-/** All of transport's sentences for a peer begin so; those of V8 for mistakes of ours do not. */
+/** How transport's sentences about a peer begin; V8's about our own mistakes do not. */
 const sentence = /^(an? |the |message |tensor \d|peer sends more )/;
 
 interface LinkInput {
@@ -96,7 +96,7 @@ interface LinkInput {
   readonly messages: readonly Uint8Array[];
 }
 
-/** A link takes messages until one is wrong: then it has ended, with a reason; else it is as good as before. */
+/** A link takes messages until one is wrong: then it ends, with a reason; else it works as before. */
 export function linkTarget(): Target<LinkInput> {
   return {
     input(random) {
@@ -111,7 +111,7 @@ export function linkTarget(): Target<LinkInput> {
         { peer: 'peer', clock: frozen },
       );
       link.receive((frame) => frames.push(frame));
-      // So that something can be acknowledged.
+      // Something to acknowledge.
       void link.send({ kind: 'heartbeat', epoch: 0, round: -1, microBatch: -1, tensors: [sampleTensor] }, 'control');
       for (const message of messages) {
         const room = link.room(message.length);
@@ -132,7 +132,7 @@ export function linkTarget(): Target<LinkInput> {
 
 const sampleTensor = { type: 'uint8', shape: [1000], data: new Uint8Array(1000) } as const;
 
-/** A link that has ended because of what came. */
+/** A link has ended because of its input. */
 export class Refused extends Error {}
 
 interface PacerInput {
@@ -161,7 +161,7 @@ const strangeNumbers: readonly number[] = [
   Number.NEGATIVE_INFINITY,
 ];
 
-/** Whatever is acknowledged, the pacer knows how long to wait and how much to send. */
+/** After any acknowledgement, the pacer's waits and pieces stay within their limits. */
 export function acknowledgementTarget(): Target<PacerInput> {
   return {
     input(random) {
@@ -211,10 +211,14 @@ interface SocketInput {
   readonly pieces: readonly number[];
 }
 
-/** What `ws` alone makes of the bytes: its messages up to the first mistake. */
-async function readByWs(
-  bytes: Uint8Array,
-): Promise<{ readonly messages: readonly Uint8Array[]; readonly isWrong: boolean }> {
+/** The messages that a reader found up to the first mistake. */
+interface Reading {
+  readonly messages: readonly Uint8Array[];
+  readonly isWrong: boolean;
+}
+
+/** A reader of `ws` as in a server, and what it has found. */
+function createReader(): { readonly receiver: Writable; readonly messages: Uint8Array[]; isWrong(): boolean } {
   const receiver = new Receiver({ isServer: true, maxPayload: maxMessageBytes, binaryType: 'nodebuffer' });
   const messages: Uint8Array[] = [];
   let isWrong = false;
@@ -224,86 +228,84 @@ async function readByWs(
   receiver.on('error', () => {
     isWrong = true;
   });
-  receiver.write(Buffer.from(bytes));
-  await new Promise(setImmediate); // errors are told a tick later
-  return { messages, isWrong };
+  return { receiver, messages, isWrong: () => isWrong };
 }
 
-/** Texts are no messages of ours: told apart by a first byte that the others do not have. */
+/** Texts are no messages of ours: they get first bytes that the others do not have. */
 function textMark(data: Buffer): Uint8Array {
   return Uint8Array.from([255, 255, 255, ...data]);
 }
 
+/** Reads the bytes with `ws` alone. */
+async function readByWs(bytes: Uint8Array): Promise<Reading> {
+  const { receiver, messages, isWrong } = createReader();
+  receiver.write(Buffer.from(bytes));
+  await new Promise(setImmediate); // errors come a tick later
+  return { messages, isWrong: isWrong() };
+}
+
+/** Reads the bytes, in pieces of these lengths and a rest, with our reader in front of `ws`, as in a server. */
+async function readByTap({ bytes, pieces }: SocketInput): Promise<Reading> {
+  const socket = Object.assign(new EventEmitter(), { readyState: ws.WebSocket.OPEN });
+  const stream = Object.assign(new EventEmitter(), { readableLength: 0 });
+  const { receiver, messages, isWrong } = createReader();
+  receiver.on('error', (error: Error) => socket.emit('error', error));
+  // Behind a close `ws` takes nothing; alone, it had all bytes at once.
+  let isConcluded = false;
+  receiver.on('conclude', () => {
+    isConcluded = true;
+  });
+  stream.on('data', (part: Buffer) => {
+    if (!isConcluded) receiver.write(part);
+  });
+  const tap = new WebSocketBytes(socket as unknown as ws.WebSocket, stream as unknown as Socket, {
+    isServer: true,
+    maxMessageBytes,
+  });
+  tap.divert({
+    room: (byteCount) => new Uint8Array(byteCount),
+    message: (data) => messages.push(data),
+    seen: () => {},
+  });
+  let at = 0;
+  for (const length of [...pieces, bytes.length]) {
+    stream.emit('data', Buffer.from(bytes.subarray(at, at + length)));
+    at += length;
+  }
+  await new Promise(setImmediate);
+  return { messages, isWrong: isWrong() };
+}
+
+/** A frame of our own, or of any kind that a WebSocket has. */
+function randomFrame(random: Random): Uint8Array[] {
+  const data = Buffer.from(randomBytes(random, oneOf([0, 20, 130, 400], random)));
+  if (random.integer(3) > 0) return frameMessages([data], true);
+  const opcode = oneOf([0, 1, 2, 2, 8, 9, 10], random);
+  const mask = Buffer.from([1, 2, 3, 4]);
+  const generateMask = (target: Buffer): void => void target.set(mask);
+  const fin = random.integer(4) > 0;
+  const options = { fin, opcode, rsv1: false, mask: true, readOnly: true, generateMask };
+  return Sender.frame(data.subarray(0, 120), options);
+}
+
 /**
- * Our reader of WebSocket bytes, with `ws` behind it as in a server, finds the messages that `ws` alone does, however
- * the bytes come.
+ * Our reader of WebSocket bytes, in front of `ws` as in a server, finds the messages that `ws` alone finds, however the
+ * bytes are cut.
  */
 export function webSocketTarget(): Target<SocketInput> {
   return {
     input(random) {
       const parts: Uint8Array[] = [];
-      for (let count = 1 + random.integer(5); count > 0; count--) {
-        const data = Buffer.from(randomBytes(random, oneOf([0, 20, 130, 400], random)));
-        if (random.integer(3) > 0) parts.push(...frameMessages([data], true));
-        else {
-          const opcode = oneOf([0, 1, 2, 2, 8, 9, 10], random);
-          const mask = Buffer.from([1, 2, 3, 4]);
-          const generateMask = (target: Buffer): void => void target.set(mask);
-          parts.push(
-            ...Sender.frame(data.subarray(0, 120), {
-              fin: random.integer(4) > 0,
-              opcode,
-              rsv1: false,
-              mask: true,
-              readOnly: true,
-              generateMask,
-            }),
-          );
-        }
-      }
+      for (let count = 1 + random.integer(5); count > 0; count--) parts.push(...randomFrame(random));
       const bytes = Uint8Array.from(Buffer.concat(parts));
       return {
         bytes: random.integer(3) === 0 ? bytes : mutate(bytes, random),
         pieces: Array.from({ length: random.integer(6) }, () => random.integer(60)),
       };
     },
-    async take({ bytes, pieces }) {
-      const expected = await readByWs(bytes);
-      const socket = Object.assign(new EventEmitter(), { readyState: ws.WebSocket.OPEN });
-      const stream = Object.assign(new EventEmitter(), { readableLength: 0 });
-      const receiver = new Receiver({ isServer: true, maxPayload: maxMessageBytes, binaryType: 'nodebuffer' });
-      const messages: Uint8Array[] = [];
-      let isWrong = false;
-      receiver.on('message', (data: Buffer, isBinary: boolean) =>
-        messages.push(isBinary ? Uint8Array.from(data) : textMark(data)),
-      );
-      receiver.on('error', (error: Error) => {
-        isWrong = true;
-        socket.emit('error', error);
-      });
-      // Behind a close `ws` takes nothing; alone, it had all bytes at once.
-      let isConcluded = false;
-      receiver.on('conclude', () => {
-        isConcluded = true;
-      });
-      stream.on('data', (part: Buffer) => {
-        if (!isConcluded) receiver.write(part);
-      });
-      const tap = new WebSocketBytes(socket as unknown as ws.WebSocket, stream as unknown as Socket, {
-        isServer: true,
-        maxMessageBytes,
-      });
-      tap.divert({
-        room: (byteCount) => new Uint8Array(byteCount),
-        message: (data) => messages.push(data),
-        seen: () => {},
-      });
-      let at = 0;
-      for (const length of [...pieces, bytes.length]) {
-        stream.emit('data', Buffer.from(bytes.subarray(at, at + length)));
-        at += length;
-      }
-      await new Promise(setImmediate);
+    async take(input) {
+      const expected = await readByWs(input.bytes);
+      const { messages, isWrong } = await readByTap(input);
       assert.ok(
         isDeepStrictEqual(messages, expected.messages),
         `other messages than ws alone: ${messages.length}, ${expected.messages.length}`,

@@ -23,7 +23,7 @@ import { damagedBytes, damagedValue, oneOf } from '../inputs.ts';
 import { attentionGraph, convolutionGraph, filesBeside, modelFiles } from '../model-files.ts';
 import type { Target } from '../target.ts';
 
-/** As models.ts reads parts of files beside a model. */
+/** Reads parts of files next to a model, as models.ts does. */
 const loadExternal: ExternalLoader = (name, offset, length) => {
   const bytes = filesBeside.get(name);
   const end = length === undefined ? bytes?.length : offset + length;
@@ -32,7 +32,7 @@ const loadExternal: ExternalLoader = (name, offset, length) => {
   return bytes.slice(offset, end);
 };
 
-/** What is found out before any device starts: an operator without a gradient, say. */
+/** Checks before any device starts: an operator without a gradient, say. */
 function checkTrainable(sequence: LayerSequence, parameters: readonly string[]): void {
   const stage = extractStage(sequence, 0, sequence.layers.length, sequence.fixedBatch ?? 2);
   const output = defined(stage.graph.outputs[0], 'the output');
@@ -62,7 +62,7 @@ export function onnxTarget(): Target<Uint8Array> {
   };
 }
 
-/** A model from the coordinator: a graph without weights, and what the weights are. */
+/** A model from the coordinator: a graph without weights, and the weights' names and shapes. */
 export function modelMessageTarget(): Target<{
   readonly bytes: Uint8Array;
   readonly parameters: readonly TensorSpec[];
@@ -88,7 +88,7 @@ export function modelMessageTarget(): Target<{
   };
 }
 
-/** Damaged ones, as long as the message's schema lets them pass. */
+/** Damaged specs that the message's schema accepts. */
 function damagedSpecs(specs: readonly TensorSpec[], damage: (value: unknown) => unknown): readonly TensorSpec[] {
   const damaged = damage(specs);
   const isSpec = (value: unknown): boolean => {

@@ -1,4 +1,4 @@
-// Targets with mistakes that are built in on purpose: the fuzzer must find them. One input in twenty meets them.
+// Targets with planted mistakes: the fuzzer must find them. One input in twenty meets one.
 
 import { InputError } from '../../errors.ts';
 import type { Target, TargetEntry } from '../target.ts';
@@ -15,7 +15,7 @@ function planted(mistake: () => void | Promise<void>): () => Target<number> {
 
 let held: unknown;
 
-/** By what goes wrong. */
+/** Targets by mistake. */
 export const plantedTargets: readonly TargetEntry[] = [
   [
     'planted-type-error',

@@ -1,4 +1,4 @@
-// What a run keeps in its folder: checkpoints, logs, settings. It lies on a disk in memory.
+// The files of a run's folder: checkpoints, logs, settings, on a disk in memory.
 
 import assert from 'node:assert/strict';
 import { createHash } from 'node:crypto';
@@ -72,7 +72,7 @@ function withHash(rest: string): Uint8Array {
   return encoder.encode(`{"sha256":"${hashOf(encoder.encode(rest))}",\n${rest}`);
 }
 
-/** Something else in a JSON file, behind a hash that is right. */
+/** A JSON file with other content and the right hash. */
 function damagedState(bytes: Uint8Array, random: Random): Uint8Array {
   const text = decoder.decode(bytes);
   const rest = text.slice(text.indexOf('\n') + 1);
@@ -80,7 +80,7 @@ function damagedState(bytes: Uint8Array, random: Random): Uint8Array {
   return withHash(`${JSON.stringify(damagedValue(JSON.parse(`{${rest}`), random)).slice(1)}\n`);
 }
 
-/** Other tensors, with all hashes and lengths right: what a person may have put together. */
+/** Other tensors with right hashes and lengths, as a person may have put together. */
 function damagedTensors(files: Map<string, Uint8Array>, jsonPath: string, random: Random): void {
   const text = decoder.decode(files.get(jsonPath));
   const state = JSON.parse(`{${text.slice(text.indexOf('\n') + 1)}`) as {
@@ -97,39 +97,41 @@ function isJson(path: string): boolean {
   return path.endsWith('.json');
 }
 
-/** A damaged checkpoint is passed over with a warning, and what is loaded can be saved and loaded again. */
+/** Changes one file: it is deleted, or its bytes, its name or its content change. */
+function damageOne(files: Map<string, Uint8Array>, originals: Files, random: Random): void {
+  const paths = [...originals.keys()];
+  const path = oneOf(paths, random);
+  const bytes = files.get(path) ?? new Uint8Array();
+  switch (random.integer(6)) {
+    case 0:
+      files.delete(path);
+      return;
+    case 1:
+      files.set(path, randomBytes(random));
+      return;
+    case 2:
+      files.set(path, damagedBytes([bytes], random));
+      return;
+    case 3:
+      files.set(path.replace(/\d/, String(random.integer(10))), bytes);
+      return;
+    case 4: {
+      const jsonPath = paths.filter(isJson).find((name) => files.get(name) === originals.get(name));
+      if (jsonPath !== undefined) damagedTensors(files, jsonPath, random);
+      return;
+    }
+    default:
+      if (isJson(path) && bytes.length > 0) files.set(path, damagedState(originals.get(path) as Uint8Array, random));
+  }
+}
+
+/** A damaged checkpoint is skipped with a warning; a loaded one can be saved and loaded again. */
 export async function checkpointTarget(): Promise<Target<Files>> {
   const originals = await checkpointFiles();
-  const paths = [...originals.keys()];
   return {
     input(random) {
       const files = new Map(originals);
-      for (let change = random.integer(2); change >= 0; change--) {
-        const path = oneOf(paths, random);
-        const bytes = files.get(path) ?? new Uint8Array();
-        switch (random.integer(6)) {
-          case 0:
-            files.delete(path);
-            break;
-          case 1:
-            files.set(path, randomBytes(random));
-            break;
-          case 2:
-            files.set(path, damagedBytes([bytes], random));
-            break;
-          case 3:
-            files.set(path.replace(/\d/, String(random.integer(10))), bytes);
-            break;
-          case 4: {
-            const jsonPath = paths.filter(isJson).find((name) => files.get(name) === originals.get(name));
-            if (jsonPath !== undefined) damagedTensors(files, jsonPath, random);
-            break;
-          }
-          default:
-            if (isJson(path) && bytes.length > 0)
-              files.set(path, damagedState(originals.get(path) as Uint8Array, random));
-        }
-      }
+      for (let change = random.integer(2); change >= 0; change--) damageOne(files, originals, random);
       return files;
     },
     async take(files) {
@@ -178,7 +180,7 @@ interface LogInput {
   readonly events: string;
 }
 
-/** The curve of a run can be drawn from whatever lines are whole. */
+/** The curve of a run can be drawn from the lines that are whole. */
 export function logTarget(): Target<LogInput> {
   return {
     input: (random) => ({ metrics: damagedLines(metrics, random), events: damagedLines(events, random) }),
@@ -200,7 +202,7 @@ const configs = [
   { model: 'net.onnx', seed: 3, 'head-classes': 5 },
 ];
 
-/** What a finished run's settings say of its model. */
+/** The model in a finished run's settings. */
 export function runSettingsTarget(): Target<string> {
   return {
     input: (random) => damagedDocument(configs, random),

@@ -1,5 +1,5 @@
-// What anybody on the network may send before a credential has been shown: packets of multicast DNS, headers, join
-// codes, certificate requests.
+// Input from anybody on the network before a credential has been shown: packets of multicast DNS, headers, join codes,
+// certificate requests.
 
 import assert from 'node:assert/strict';
 import type { Socket } from 'node:dgram';
@@ -25,7 +25,7 @@ import { Refused } from './links.ts';
 
 const clock = { now: () => 0, after: () => () => {} };
 
-/** A socket on which nothing is sent; `sent` hears what would be. */
+/** A socket that sends nothing; `sent` gets what would be sent. */
 function silentSocket(sent: (packet: Uint8Array) => void): Socket {
   const socket = Object.assign(new EventEmitter(), {
     bind: (_port: number, _address: string, done: () => void) => done(),
@@ -38,7 +38,7 @@ function silentSocket(sent: (packet: Uint8Array) => void): Socket {
   return socket as unknown as Socket;
 }
 
-/** What a coordinator tells its network. */
+/** A coordinator's announcement. */
 async function announcement(url: string): Promise<Uint8Array> {
   const packets: Uint8Array[] = [];
   const bonjour = await speaker(
@@ -60,8 +60,8 @@ async function announcement(url: string): Promise<Uint8Array> {
 }
 
 /**
- * Strange packets are no packets: a coordinator is heard behind them, and only what looks like the address of one is
- * taken for it.
+ * Strange packets are ignored: a coordinator is still found after them, and only what looks like an address is taken
+ * for one.
  */
 export async function discoveryTarget(): Promise<Target<readonly Uint8Array[]>> {
   const url = 'ws://192.168.1.7:7070';
@@ -93,7 +93,7 @@ interface CodeInput {
   readonly typed: string;
 }
 
-/** A code is valid only where it says the same as the one that was issued. */
+/** A code is valid only if it equals the one that was issued. */
 export function joinCodeTarget(): Target<CodeInput> {
   const code = (secret: Uint8Array, random: Random): string =>
     random.integer(2) === 0 ? createJoinCode(secret) : withKeyHash(new Uint8Array(32).fill(9), createJoinCode(secret));

@@ -7,7 +7,7 @@ import { readSafetensors, writeSafetensors } from '../../training/safetensors.ts
 import { damagedBytes, damagedText, damagedValue, oneOf } from '../inputs.ts';
 import type { Target } from '../target.ts';
 
-/** Tensors of all sorts. */
+/** Tensors of all types. */
 export const sampleTensors: ReadonlyMap<string, Tensor> = new Map([
   ['conv.weight', tensor('float32', [2, 1, 2], [1, -2, 3, 0.5])],
   ['conv.bias', tensor('float32', [2], [0.25, -0.25])],
@@ -17,7 +17,7 @@ export const sampleTensors: ReadonlyMap<string, Tensor> = new Map([
   ['empty', tensor('uint8', [0, 4], [])],
 ]);
 
-/** A file's header with its bytes behind it. */
+/** A file's header, followed by its bytes. */
 function fileOf(header: Uint8Array, data: Uint8Array): Uint8Array {
   const bytes = new Uint8Array(8 + header.length + data.length);
   new DataView(bytes.buffer).setBigUint64(0, BigInt(header.length), true);
@@ -26,7 +26,7 @@ function fileOf(header: Uint8Array, data: Uint8Array): Uint8Array {
   return bytes;
 }
 
-/** What is in a safetensors file is what was written. */
+/** A safetensors file contains what was written. */
 export function safetensorsTarget(): Target<Uint8Array> {
   const originals = [
     writeSafetensors(sampleTensors, new Map([['format', 'pt']])),
@@ -57,7 +57,7 @@ export function safetensorsTarget(): Target<Uint8Array> {
   };
 }
 
-/** The same tensors by name, in whatever order. */
+/** True if both have the same tensors by name, in any order. */
 export function sameTensors(a: ReadonlyMap<string, Tensor>, b: ReadonlyMap<string, Tensor>): boolean {
   return a.size === b.size && [...a].every(([name, value]) => isDeepStrictEqual(value, b.get(name)));
 }

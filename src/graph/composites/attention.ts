@@ -1,5 +1,5 @@
-// Attention as products, a softmax and masks: ONNX's operator (opset 23 on), rotary embeddings, and the fused forms of
-// ONNX Runtime.
+// Attention as products, a softmax and masks: ONNX's operator (from opset 23), rotary embeddings, and ONNX Runtime's
+// fused forms.
 
 import { floatAttribute, int, intAttribute } from '../graph.ts';
 import { check } from '../operators/define.ts';
@@ -44,7 +44,7 @@ export const attentionComposites: Readonly<Record<string, Composite>> = {
     otherTypes: [3],
     write: rotaryEmbedding,
   },
-  // input [N, L, D], weights [D, 3·D′], bias [3·D′]: queries, keys and values side by side
+  // input [N, L, D], weights [D, 3·D′], bias [3·D′]: queries, keys and values concatenated
   'com.microsoft.Attention': {
     inputs: [2, 7],
     attributes: { mask_filter_value: 'float', num_heads: 'int', scale: 'float', unidirectional: 'int' },
@@ -101,14 +101,14 @@ function refuseInput(w: Writer, index: number): void {
   );
 }
 
-/** [N, L, heads·d] as [N, heads, L, d]. */
+/** Reshapes [N, L, heads·d] to [N, heads, L, d]. */
 function splitHeads(w: Writer, x: string, heads: number): string {
   const [samples, length, size] = w.shape(x) as [number, number, number];
   check(heads > 0 && size % heads === 0, w.node, () => `cannot split ${size} features among ${heads} heads`);
   return w.transpose(w.reshape(x, [samples, length, heads, size / heads]), [0, 2, 1, 3]);
 }
 
-/** [N, heads, L, d] as [N, L, heads·d]. */
+/** Reshapes [N, heads, L, d] to [N, L, heads·d]. */
 function joinHeads(w: Writer, x: string): string {
   const [samples, heads, length, size] = w.shape(x) as [number, number, number, number];
   return w.reshape(w.transpose(x, [0, 2, 1, 3]), [samples, length, heads * size]);
@@ -124,7 +124,7 @@ function multiHead(w: Writer, q: string, k: string, v: string, bias: string | un
   return joinHeads(w, w.op('MatMul', [w.softmax(scores), values]));
 }
 
-/** scale · Q·Kᵀ, with 1/√d where no scale is given. The queries are scaled: they are the smaller factor. */
+/** scale · Q·Kᵀ; the default scale is 1/√d. The queries are scaled, since they are the smaller factor. */
 function scaledScores(w: Writer, queries: string, keys: string): string {
   const given = floatAttribute(w.node, 'scale', 0);
   const factor = given === 0 ? 1 / Math.sqrt(w.shape(queries).at(-1) as number) : given;
@@ -132,8 +132,7 @@ function scaledScores(w: Writer, queries: string, keys: string): string {
 }
 
 /**
- * What is added to the scores [..., L, S] so that query i sees the keys from i + offset − left to i + offset + right
- * only.
+ * A term for the scores [..., L, S] that lets query i see only the keys from i + offset − left to i + offset + right.
  */
 function window(
   w: Writer,
@@ -151,8 +150,8 @@ function window(
 }
 
 /**
- * Queries, keys and values [N, heads, L, d] or [N, L, heads·d]; fewer heads of keys and values are shared by
- * neighbouring queries'.
+ * Queries, keys and values [N, heads, L, d] or [N, L, heads·d]; with fewer heads of keys and values, neighbouring query
+ * heads share them.
  */
 function attention(w: Writer): readonly (string | undefined)[] {
   const { node } = w;
@@ -194,7 +193,7 @@ function attention(w: Writer): readonly (string | undefined)[] {
   return [flat ? joinHeads(w, y) : y, presentKeys, presentValues];
 }
 
-/** Each head `copies` times, one behind the other. */
+/** Each head repeated `copies` times in a row. */
 function repeatHeads(w: Writer, x: string, copies: number): string {
   if (copies === 1) return x;
   const [samples, heads, length, size] = w.shape(x) as [number, number, number, number];
@@ -202,7 +201,7 @@ function repeatHeads(w: Writer, x: string, copies: number): string {
   return w.reshape(repeated, [samples, heads * copies, length, size]);
 }
 
-/** A mask as a term of the scores: false is −∞. One that is too short hides the rest of the keys. */
+/** A mask as a term of the scores: false becomes −∞. A mask that is too short hides the remaining keys. */
 function additiveMask(w: Writer, mask: string, scores: string): string {
   const type = w.type(scores);
   const term =
@@ -220,8 +219,8 @@ function additiveMask(w: Writer, mask: string, scores: string): string {
 }
 
 /**
- * Pairs (a, b) of features turned by an angle each: (a·cos − b·sin, a·sin + b·cos). Pairs are neighbours, or lie half
- * the features apart.
+ * Rotates pairs (a, b) of features by an angle each: (a·cos − b·sin, a·sin + b·cos). Pairs are neighbours, or half the
+ * features apart.
  */
 function rotaryEmbedding(w: Writer): readonly string[] {
   const { node } = w;

@@ -1,5 +1,5 @@
-// Composites against central differences, and their values against ONNX Runtime's own kernels for the operators
-// themselves. ONNX's node tests (engine/onnx-node.test.ts) hold the others' values.
+// Composites against central differences, and their values against ONNX Runtime's own kernels for the operators. ONNX's
+// node tests (engine/onnx-node.test.ts) check the other values.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -18,7 +18,7 @@ import { composites, expandComposite } from './expand.ts';
 
 const seed = 20261121;
 
-/** One node with values for its inputs; float ones are differentiated unless they are listed as fixed. */
+/** One node with values for its inputs; float ones are differentiated unless listed as fixed. */
 interface Case {
   readonly domain?: string;
   readonly attributes?: Attributes;
@@ -30,7 +30,7 @@ interface Case {
   readonly fixed?: readonly number[];
 }
 
-/** Draws cases of the float type that the caller wants. */
+/** Draws a random case of the requested float type. */
 type Make = (draw: Draw) => Case;
 
 class Draw {
@@ -109,7 +109,7 @@ function recurrent(gates: number, extra: (draw: Draw, hidden: number, directions
 
 const marker = tensor('float32', [], [0]);
 
-/** Cases of every composite, with the opset at which ONNX Runtime has a kernel that its values are held against. */
+/** Cases of every composite, with the opset at which ONNX Runtime has a kernel to compare with. */
 const cases: Readonly<Record<string, { readonly make: Make; readonly opset?: number }>> = {
   Attention: {
     opset: 23,
@@ -451,7 +451,7 @@ function loss(draw: Draw): Case {
   };
 }
 
-/** The graph of one case, not yet written out. */
+/** The graph of one case, not yet expanded. */
 function graphOf(name: string, { inputs, attributes = {}, outputCount = 1, constants = [] }: Case): Graph {
   const parts = name.split('.');
   const operator = parts.pop() as string;
@@ -507,7 +507,7 @@ for (const [name, { make }] of Object.entries(cases)) {
 
 for (const [name, { make, opset }] of Object.entries(cases)) {
   if (opset === undefined) continue;
-  test(`${name} gives what ONNX Runtime's kernel gives`, async (context) => {
+  test(`${name} equals ONNX Runtime's kernel`, async (context) => {
     const runtime = await import('onnxruntime-node').catch(() => undefined);
     if (runtime === undefined) return context.skip('onnxruntime-node does not load');
     let compared = 0;
@@ -550,7 +550,7 @@ for (const [name, { make, opset }] of Object.entries(cases)) {
 }
 
 for (const [name, { make }] of Object.entries(cases)) {
-  test(`${name}: a spoilt case is an InputError that names the node, or another valid case`, () => {
+  test(`${name}: a corrupted case is an InputError that names the node, or another valid case`, () => {
     let refused = 0;
     const property = fc.property(fc.nat(999_999), (word) => {
       const { attributes = {}, constants = [], outputCount = 1, ...given } = make(new Draw(word, 'float64'));

@@ -1,5 +1,5 @@
 // Cubic Resize as one product with a constant matrix for each axis that changes: runtimes' own kernels for it are many
-// times slower, and take images only. The other modes stay operators of the table.
+// times slower, and support images only. The other modes are operators of the table.
 
 import { type Node, stringAttribute } from '../graph.ts';
 import { type ResampledAxis, resampledAxes } from '../operators/resize.ts';
@@ -31,7 +31,7 @@ export const cubicResize: Composite = {
   },
 };
 
-/** Elements outside of a region are no sums of others. */
+/** Cubic, and without extrapolated elements, which are not sums of others. */
 function isCubic(node: Node): boolean {
   return (
     stringAttribute(node, 'mode', 'nearest') === 'cubic' &&

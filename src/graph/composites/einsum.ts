@@ -1,5 +1,5 @@
-// Einsum: factors are joined one after the other, each pair by one matrix product over the indices that nothing after
-// it needs.
+// Einsum: factors are joined one after another, each pair by one matrix product over the indices that nothing after it
+// needs.
 
 import { defined } from '../../assert.ts';
 import { stringAttribute } from '../graph.ts';
@@ -8,14 +8,14 @@ import { tensor } from '../tensor.ts';
 import type { Composite } from './composite.ts';
 import { product, range, type Writer } from './writer.ts';
 
-/** A value whose axes are named; no name twice. */
+/** A value with named axes; names are distinct. */
 interface Labelled {
   readonly value: string;
   readonly labels: readonly string[];
 }
 
 /**
- * Σ over the indices that the result does not have of the product of the factors, each indexed by its letters; "..."
+ * Σ, over the indices that the result lacks, of the product of the factors, each indexed by its letters; "..."
  * broadcasts.
  */
 export const einsum: Composite = {
@@ -39,7 +39,7 @@ interface Equation {
   readonly result: readonly string[];
 }
 
-/** Letters name axes; the axes of "..." are named by their place from the end (".0" is the last). */
+/** Letters name axes; the axes of "..." are named by their position from the end (".0" is the last). */
 function parse(w: Writer): Equation {
   const { node } = w;
   const equation = stringAttribute(node, 'equation', '').replaceAll(' ', '');
@@ -87,7 +87,7 @@ function implied(labels: readonly (readonly string[])[], dots: number): readonly
   return [...spread('...', dots), ...once];
 }
 
-/** An axis of size 1 where another factor has more is left out: multiplying broadcasts. */
+/** Removes axes of size 1 if another factor has more: multiplying broadcasts. */
 function unbroadcast(w: Writer, { value, labels }: Labelled, sizes: ReadonlyMap<string, number>): Labelled {
   const shape = w.shape(value);
   const kept = range(labels.length).filter((axis) => shape[axis] !== 1 || sizes.get(labels[axis] as string) === 1);
@@ -100,7 +100,7 @@ function unbroadcast(w: Writer, { value, labels }: Labelled, sizes: ReadonlyMap<
   };
 }
 
-/** The factor with the diagonal of axes of one name, and with what nobody needs summed. */
+/** The factor with the diagonal taken of axes with the same name, and unneeded axes summed. */
 function prepared(w: Writer, factor: Labelled, needed: readonly string[]): Labelled {
   let { value, labels } = factor;
   for (let axis = 0; axis < labels.length; axis++) {
@@ -126,7 +126,7 @@ function summed(w: Writer, { value, labels }: Labelled, needed: ReadonlySet<stri
   return { value: w.reduce('ReduceSum', value, axes, false), labels: labels.filter((label) => needed.has(label)) };
 }
 
-/** The value with its axes in this order; a broadcast axis that no factor has left is 1. */
+/** The value with its axes in this order; a broadcast axis that no factor has left has size 1. */
 function arranged(w: Writer, { value, labels }: Labelled, wanted: readonly string[]): string {
   const present = wanted.filter((label) => labels.includes(label));
   const ordered = w.transpose(
@@ -140,7 +140,7 @@ function arranged(w: Writer, { value, labels }: Labelled, wanted: readonly strin
   );
 }
 
-/** One product of a and b, summed over the indices of both that are not needed. */
+/** The product of a and b, summed over their common indices that are not needed. */
 function join(w: Writer, a: Labelled, b: Labelled, needed: ReadonlySet<string>): Labelled {
   const left = summed(w, a, new Set([...needed, ...b.labels]));
   const shared = left.labels.filter((label) => b.labels.includes(label));

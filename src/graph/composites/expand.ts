@@ -1,5 +1,6 @@
-// Composites: operators that are written out in those of the table when a model is instantiated, where all shapes are
-// known. Gradients, engines and passes then know nothing of them. The files beside this one hold one rule an operator.
+// Expands composites: operators that are replaced by operators of the table when a model is instantiated and all shapes
+// are known, so that gradients, engines and passes need not know them. The other files in this folder hold one rule for
+// each operator.
 
 import { assert } from '../../assert.ts';
 import { InputError } from '../../errors.ts';
@@ -16,13 +17,13 @@ import { recurrentComposites } from './recurrent.ts';
 import { smallComposites } from './small.ts';
 import { Writer } from './writer.ts';
 
-/** What a node is written out to: constants, and nodes the last of which have the node's own outputs. */
+/** The expansion of a node: constants, and nodes of which the last have the node's own outputs. */
 export interface Expansion {
   readonly initializers: ReadonlyMap<string, Tensor>;
   readonly nodes: readonly Node[];
 }
 
-/** By name, with the domain in front where it is not ONNX's own. */
+/** By operator name, prefixed by the domain if that is not ONNX's own. */
 export const composites: Readonly<Record<string, Composite>> = {
   ...attentionComposites,
   ...fusions,
@@ -33,12 +34,12 @@ export const composites: Readonly<Record<string, Composite>> = {
   Resize: cubicResize,
 };
 
-/** The name of a node's operator, with its domain where that is not ONNX's own. */
+/** The name of a node's operator, prefixed by its domain if that is not ONNX's own. */
 export function qualifiedName({ domain, operator }: Node): string {
   return domain === '' ? operator : `${domain}.${operator}`;
 }
 
-/** True for a node that is written out when its model is instantiated. */
+/** True for a node that is expanded when its model is instantiated. */
 export function isComposite(node: Node): boolean {
   const name = qualifiedName(node);
   const composite = Object.hasOwn(composites, name) ? composites[name] : undefined;
@@ -46,8 +47,8 @@ export function isComposite(node: Node): boolean {
 }
 
 /**
- * Writes a composite node out. The names of what it adds begin with the node's. Throws InputError where the node does
- * not fit its operator, or uses what of it is not supported.
+ * Expands a composite node. The names of what it adds begin with the node's. Throws InputError if the node does not fit
+ * its operator or uses an unsupported feature.
  */
 export function expandComposite(
   node: Node,
@@ -64,7 +65,7 @@ export function expandComposite(
   for (const [output, result] of wanted)
     check(result, node, () => `has the output "${output}", which is not supported`);
   const built = writer.emitter.build(node.name, [...new Set(wanted.map(([, result]) => result as string))]);
-  // Names by position: the emitter's own depend on which constants happen to be equal, and so on the batch size.
+  // Names by position: the emitter's own depend on which constants are equal, and so on the batch size.
   const renamed = new Map<string, string>();
   const made = new Set(built.nodes.flatMap(({ outputs }) => outputs));
   const copies: Node[] = [];
@@ -116,18 +117,17 @@ function checkInputs(
     if (type === undefined) return;
     const [least, most] = ranks[index] ?? [0, Number.POSITIVE_INFINITY];
     const { length } = type.shape;
-    check(
-      length >= least && length <= most,
-      node,
-      () =>
-        `wants ${least === most ? least : most === Number.POSITIVE_INFINITY ? `at least ${least}` : `${least} to ${most}`} dimensions in input "${node.inputs[index]}", not ${typeText(type)}`,
-    );
+    check(length >= least && length <= most, node, () => {
+      const wanted =
+        least === most ? least : most === Number.POSITIVE_INFINITY ? `at least ${least}` : `${least} to ${most}`;
+      return `wants ${wanted} dimensions in input "${node.inputs[index]}", not ${typeText(type)}`;
+    });
     const same = otherTypes.includes(index) || otherTypes.includes(0) || type.type === first?.type;
     check(same, node, () => `mixes element types: ${first && typeText(first)} and ${typeText(type)}; add a Cast`);
   });
 }
 
-/** What the composite writes. Complaints about nodes that it wrote become complaints about the node. */
+/** The nodes that the composite writes. Errors about these nodes become errors about the composite node. */
 function written(node: Node, { write }: Composite, writer: Writer): readonly (string | undefined)[] {
   try {
     return write(writer);
@@ -154,7 +154,8 @@ function checkNode(node: Node, { inputs: [least, most], attributes = {} }: Compo
       type,
       node,
       () =>
-        `has the attribute "${name}", which is not supported (known are ${Object.keys(attributes).join(', ') || 'none'})`,
+        `has the attribute "${name}", which is not supported (known are ` +
+        `${Object.keys(attributes).join(', ') || 'none'})`,
     );
     check(
       attribute.type === type,

@@ -1,5 +1,4 @@
-// Operators that optimizers of graphs fuse others to (the domain com.microsoft), and normalizations by the root mean
-// square.
+// Operators that graph optimizers fuse others into (the domain com.microsoft), and root mean square normalization.
 
 import { type Attribute, type Attributes, float, floatAttribute, intAttribute, stringAttribute } from '../graph.ts';
 import { check, normalizeAxis } from '../operators/define.ts';
@@ -111,7 +110,7 @@ export const fusions: Readonly<Record<string, Composite>> = {
   },
 };
 
-/** Input 0 and 1 added, and a bias where there is one. */
+/** Inputs 0 and 1 added, plus a bias if there is one. */
 function skipped(w: Writer, biasIndex: number): string {
   const bias = w.optional(biasIndex);
   const sum = w.add(w.input(0), w.input(1));

@@ -1,4 +1,4 @@
-// GridSample on images: each output element is a weighted sum of a few input elements, read by Gather at places
+// GridSample on images: each output element is a weighted sum of a few input elements, read by Gather at indices
 // computed from the grid.
 
 import { int, intAttribute, stringAttribute } from '../graph.ts';
@@ -69,7 +69,7 @@ function bilinear(w: Writer, px: string, py: string, read: (row: string, column:
   return w.op('Sum', terms);
 }
 
-/** The pixels [N, places, C] at whole rows and columns [N, places, 1]; zeros outside of the image. */
+/** The pixels [N, places, C] at whole rows and columns [N, places, 1]; zeros outside the image. */
 function pixelsAt(
   w: Writer,
   { table, row, column, height, width }: { table: string; row: string; column: string; height: number; width: number },

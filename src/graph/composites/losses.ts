@@ -1,5 +1,4 @@
-// The losses of ONNX: cross entropy from scores, and from logarithms of probabilities. Labels that must not count have
-// no share.
+// The losses of ONNX: cross entropy from scores, and from log probabilities. Ignored labels contribute nothing.
 
 import { type Attribute, intAttribute, stringAttribute } from '../graph.ts';
 import { check } from '../operators/define.ts';

@@ -1,6 +1,5 @@
-// LSTM, GRU and RNN, unrolled: one matrix product brings in all inputs of all steps, then each step is one product with
-// the recurrent weights and a few elementwise nodes. Letters as in ONNX: T steps, N samples, H hidden units, D
-// directions.
+// LSTM, GRU and RNN, unrolled: one matrix product for the inputs of all steps, then each step is one product with the
+// recurrent weights and a few elementwise nodes. Notation as in ONNX: T steps, N samples, H hidden units, D directions.
 
 import { type Attribute, intAttribute, type Node, stringAttribute } from '../graph.ts';
 import { check } from '../operators/define.ts';
@@ -31,7 +30,7 @@ const attributes: Readonly<Record<string, Attribute['type']>> = {
   hidden_size: 'int',
   layout: 'int',
 };
-/** A longer sequence would become a graph that takes minutes to compile. */
+/** Longer sequences would become graphs that take minutes to compile. */
 const stepLimit = 2048;
 
 export const recurrentComposites: Readonly<Record<string, Composite>> = {
@@ -53,21 +52,21 @@ export const recurrentComposites: Readonly<Record<string, Composite>> = {
 /** Applies an activation to a value. */
 type Activation = (x: string) => string;
 
-/** The recurrent weights of one direction and what a step needs beside them. */
+/** The recurrent weights of one direction and the other parameters of a step. */
 interface Cell {
   readonly w: Writer;
   readonly hidden: number;
   /** [gates·H, H] */
   readonly recurrent: string;
   /**
-   * [gates·H], added to the product with the recurrent weights. GRU with linear_before_reset only: others add it to the
-   * input.
+   * [gates·H], added to the product with the recurrent weights. Only for GRU with linear_before_reset; otherwise it is
+   * added to the input.
    */
   readonly recurrentBias: Optional;
-  /** [3·H]: what the gates i, o, f see of the cell's state. LSTM only. */
+  /** [3·H]: weights of the cell state in the gates i, o, f. LSTM only. */
   readonly peepholes: Optional;
   readonly activations: readonly Activation[];
-  /** Limits what goes into the activations, where the node says so. */
+  /** Clips the activations' arguments if the node says so. */
   readonly clip: Activation;
 }
 
@@ -78,7 +77,7 @@ interface State {
   readonly c?: string;
 }
 
-/** One step: `input` [N, gates·H] is what the step's input brings into the gates, biases included. */
+/** One step. `input` [N, gates·H] is the input's contribution to the gates, biases included. */
 type Step = (cell: Cell, input: string, state: State) => State;
 
 function unroll(w: Writer, gates: number, defaults: readonly string[], step: Step): readonly string[] {
@@ -227,14 +226,14 @@ function direction(
   return { cell, inputs, initial: { h: initial(5), ...(gates === 4 ? { c: initial(6) } : {}) } };
 }
 
-/** What is added to the input's product, and what to the recurrent one. */
+/** The biases to add to the input's product and to the recurrent one. */
 function biases(w: Writer, both: Optional, rows: number): readonly [Optional, Optional] {
   if (both === undefined) return [undefined, undefined];
   const [first, second] = w.split(both, 0, [rows, rows]) as [string, string];
   return intAttribute(w.node, 'linear_before_reset', 0) !== 0 ? [first, second] : [w.add(first, second), undefined];
 }
 
-/** The activation at a place of the node's list. */
+/** The activation at a position of the node's list. */
 function activation(w: Writer, place: number, fallback: string, count: number): Activation {
   const { node } = w;
   const names = node.attributes['activations'];
@@ -310,7 +309,8 @@ function gru(cell: Cell, input: string, { h }: State): State {
 }
 
 /**
- * Gates i, o, f, c: c′ = f∘c + i∘g(c gate), h′ = o∘h(c′); with peepholes p, i and f see pᵢ∘c and p_f∘c, o sees p_o∘c′.
+ * Gates i, o, f, c: c′ = f∘c + i∘g(c gate), h′ = o∘h(c′); with peepholes, i and f also see pᵢ∘c and p_f∘c, o sees
+ * p_o∘c′.
  */
 function lstm(cell: Cell, input: string, { h, c: old }: State): State {
   const { w, hidden, recurrent, peepholes, activations, clip } = cell;

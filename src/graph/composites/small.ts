@@ -1,4 +1,4 @@
-// Composites of a few nodes each.
+// Composites of a few nodes.
 
 import { floatAttribute, int, intAttribute, ints, intsAttribute } from '../graph.ts';
 import { check, normalizeAxes, normalizeAxis } from '../operators/define.ts';
@@ -46,7 +46,7 @@ export const smallComposites: Readonly<Record<string, Composite>> = {
     write: (w) => [norm(w, w.input(0), range(w.shape(w.input(0)).length).slice(2), intAttribute(w.node, 'p', 2))],
   },
   GridSample: gridSample,
-  // 1 at the first of the greatest elements
+  // 1 at the first of the largest elements
   Hardmax: {
     inputs: [1, 1],
     attributes: { axis: 'int' },
@@ -118,8 +118,8 @@ export const smallComposites: Readonly<Record<string, Composite>> = {
 };
 
 /**
- * Where each place of an image, in [−1, 1] a side, goes by a matrix a sample: theta [N, 2, 3] or [N, 3, 4] times (x, y,
- * …, 1).
+ * The sampling grid of an image: each place, with coordinates in [−1, 1], mapped by a matrix for each sample: theta [N,
+ * 2, 3] or [N, 3, 4] times (x, y, …, 1).
  */
 function affineGrid(w: Writer): readonly string[] {
   const theta = w.input(0);
@@ -147,7 +147,7 @@ function affineGrid(w: Writer): readonly string[] {
   return [w.reshape(w.op('MatMul', [base, w.transposeLast(theta)]), [samples, ...image, rank])];
 }
 
-/** (Σ |x|^p)^(1/p) over axes, which stay as 1. */
+/** (Σ |x|^p)^(1/p) over axes, which are kept with size 1. */
 function norm(w: Writer, x: string, axes: readonly number[], p: number): string {
   if (p === 1) return w.reduce('ReduceL1', x, axes);
   if (p === 2) return w.reduce('ReduceL2', x, axes);
@@ -167,8 +167,8 @@ function lpPool(w: Writer): readonly string[] {
 }
 
 /**
- * x / (bias + α/size · Σ x² over `size` neighbouring channels)^β; the sum is an average over the channels as an image's
- * height.
+ * x / (bias + α/size · Σ x² over `size` neighbouring channels)^β; the sum is an average pool with the channels as the
+ * height of an image.
  */
 function localResponse(w: Writer): readonly string[] {
   const x = w.input(0);
@@ -188,8 +188,8 @@ function localResponse(w: Writer): readonly string[] {
 }
 
 /**
- * Each column's elements added where its window lies: a transposed convolution whose kernels have one 1 each. x [N,
- * C·taps, places].
+ * Each column's elements added at its window's place: a transposed convolution whose kernels each contain a single 1. x
+ * [N, C·taps, places].
  */
 function columnsToImage(w: Writer): readonly string[] {
   const x = w.input(0);
@@ -210,7 +210,8 @@ function columnsToImage(w: Writer): readonly string[] {
     rows % taps === 0 && room.every((size) => size >= 0) && product(places) === w.shape(x)[2],
     w.node,
     () =>
-      `has columns of shape [${w.shape(x).join(', ')}] for windows of [${kernel.join(', ')}] at [${places.join(', ')}] places`,
+      `has columns of shape [${w.shape(x).join(', ')}] for windows of [${kernel.join(', ')}] at ` +
+      `[${places.join(', ')}] places`,
   );
   const unit = new Float64Array(rows * taps);
   for (let row = 0; row < rows; row++) unit[row * taps + (row % taps)] = 1;
@@ -225,9 +226,7 @@ function columnsToImage(w: Writer): readonly string[] {
   return [w.op('ConvTranspose', [w.reshape(x, [samples, rows, ...places]), weights], attributes)];
 }
 
-/**
- * Zeros with each element at the place that its index names, with more zeros behind where a larger shape is asked for.
- */
+/** Zeros with each element at the place of its index, padded with zeros if a larger shape is given. */
 function maxUnpool(w: Writer): readonly string[] {
   const [x, places] = [w.input(0), w.input(1)];
   const shape = w.shape(x);
@@ -267,7 +266,7 @@ function maxUnpool(w: Writer): readonly string[] {
   ];
 }
 
-/** The middle of each axis, or zeros around it, so that it gets the wanted size. */
+/** Each axis cropped to its middle, or padded with zeros on both sides, to the given size. */
 function centerCropPad(w: Writer): readonly string[] {
   const shape = w.shape(w.input(0));
   const axes = normalizeAxes(w.node, intsAttribute(w.node, 'axes') ?? range(shape.length), shape.length);
@@ -290,7 +289,7 @@ function centerCropPad(w: Writer): readonly string[] {
   ];
 }
 
-/** The slices along an axis (the elements, where there is none) whose condition, known before running, holds. */
+/** The slices along an axis (the elements, if there is none) whose condition holds; it must be known before running. */
 function compress(w: Writer): readonly string[] {
   const condition = w.numbers(1) ?? [];
   const chosen = w.constant(int64s(condition.flatMap((value, index) => (value === 0 ? [] : [index]))));
@@ -300,7 +299,7 @@ function compress(w: Writer): readonly string[] {
   return [w.op('Gather', [x, chosen], { axis: int(intAttribute(w.node, 'axis', 0)) })];
 }
 
-/** The first lengths[n] steps of each sample in the opposite order; lengths are known before running. */
+/** The first lengths[n] steps of each sample in reverse order; lengths must be known before running. */
 function reverseSequence(w: Writer): readonly string[] {
   const x = w.input(0);
   const shape = w.shape(x);

@@ -1,5 +1,5 @@
-// The vocabulary in which composites are written out: a thin layer over the emitter, for one node of the model. Each
-// method writes at most a few nodes and returns the result's name.
+// Helpers for expanding a composite: a thin layer over the emitter, for one node of the model. Each method writes at
+// most a few nodes and returns the result's name.
 
 import { defined } from '../../assert.ts';
 import { Emitter } from '../emitter.ts';
@@ -16,15 +16,15 @@ import {
   type ValueType,
 } from '../tensor.ts';
 
-/** The name of a value, where there is one. */
+/** The name of a value, or undefined if it is absent. */
 export type Optional = string | undefined;
 
-/** Writes the nodes that mean the same as `node`. */
+/** Writes nodes that are equivalent to `node`. */
 export class Writer {
   readonly node: Node;
   readonly emitter: Emitter;
 
-  /** `types` and `constants` are those of the node's inputs, in their order. */
+  /** `types` and `constants` are those of the node's inputs, in order. */
   constructor(
     node: Node,
     types: readonly (ValueType | undefined)[],
@@ -42,27 +42,25 @@ export class Writer {
     });
   }
 
-  /** Input `index` where the node has it. */
+  /** Input `index`, or undefined if it is absent. */
   optional(index: number): Optional {
     const name = this.node.inputs[index];
     return name === '' ? undefined : name;
   }
 
-  /** Input `index`. Throws InputError where the node lacks it. */
+  /** Input `index`. Throws InputError if it is absent. */
   input(index: number): string {
     const name = this.optional(index);
     check(name, this.node, () => `lacks input ${index}`);
     return name;
   }
 
-  /** True where somebody may read output `index`. */
+  /** True if output `index` may be read. */
   wants(index: number): boolean {
     return (this.node.outputs[index] ?? '') !== '';
   }
 
-  /**
-   * The numbers of a constant input, undefined where it is absent. Throws InputError where it is computed at run time.
-   */
+  /** The numbers of a constant input, undefined if it is absent. Throws InputError if it is computed at run time. */
   numbers(index: number): readonly number[] | undefined {
     const name = this.optional(index);
     if (name === undefined) return undefined;
@@ -156,7 +154,7 @@ export class Writer {
     return this.op('Slice', [x, starts, ends, axes]);
   }
 
-  /** A reduction ('ReduceSum', 'ReduceMean', …) over some axes, which stay as 1 or disappear. */
+  /** A reduction ('ReduceSum', 'ReduceMean', …) over some axes, which are kept with size 1 or removed. */
   reduce(operator: string, x: string, axes: readonly number[], keep = true): string {
     return axes.length === 0 ? x : this.op(operator, [x, this.emitter.int64s(axes)], { keepdims: int(keep ? 1 : 0) });
   }

@@ -78,7 +78,7 @@ function run(bytes: Uint8Array): Tensor {
   return evaluateGraph(fixed, new Map([['x', tensor('float32', [2, 1, 2], [1, 2, 3, 4])]])).get('y') as Tensor;
 }
 
-test('the branch that a shape decides for takes the place of the If, with its constants', () => {
+test('if a shape decides, the branch replaces the If, with its constants', () => {
   const taken = run(model(asks('Equal'), 'condition', squeeze, scaled));
   assert.deepEqual([taken.shape, taken.data], [[2, 2], Float32Array.of(-1, -2, -3, -4)]);
   const other = run(model(asks('Less'), 'condition', squeeze, scaled));
@@ -89,7 +89,7 @@ test('the branch that a shape decides for takes the place of the If, with its co
   ]);
 });
 
-test('a branch that only passes a value on, and an If inside of a branch', () => {
+test('a branch that only passes a value on, and an If inside a branch', () => {
   const passing: Branch = { nodes: [], output: 'x' };
   assert.deepEqual(run(model(asks('Equal'), 'condition', passing, scaled)).shape, [2, 1, 2]);
   const inner = messageOf(model(asks('Equal'), 'condition', squeeze, scaled)).graph?.node.find(
@@ -110,7 +110,7 @@ test('a branch that only passes a value on, and an If inside of a branch', () =>
   assert.deepEqual(run(outer).shape, [2, 2]);
 });
 
-test('an If that data decide is refused by name', () => {
+test('an If that depends on data is refused by name', () => {
   const nodes: Branch['nodes'] = [
     {
       operator: 'ReduceMax',

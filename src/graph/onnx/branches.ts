@@ -1,6 +1,5 @@
-// If nodes whose condition is decided by constants and shapes: exporters write them for code that looks at a shape. The
-// branch that is taken replaces the node, so that nothing else knows of control flow. Others stay, to be refused by
-// name.
+// Replaces If nodes whose condition follows from constants and shapes by the branch taken: exporters write them for
+// code that checks a shape. All later code is thus free of control flow. Other Ifs stay, and are refused by name.
 
 import { create } from '@bufbuild/protobuf';
 
@@ -23,11 +22,11 @@ import {
   ValueInfoProtoSchema,
 } from './generated/onnx_pb.ts';
 
-/** Sizes that stand for every symbolic dimension; a condition must be the same at both. */
+/** Sizes tried for every symbolic dimension; a condition must be the same at both. */
 const probeSizes = [2, 3] as const;
 
 interface BranchOptions {
-  /** Turns the nodes of a file into those of the canonical opset. */
+  /** Converts the nodes of a file to the canonical opset. */
   readonly upgrade: (model: DecodedModel) => {
     readonly nodes: readonly Node[];
     readonly initializers: ReadonlyMap<string, Tensor>;
@@ -36,10 +35,10 @@ interface BranchOptions {
   readonly dimensions: Readonly<Record<string, number>>;
 }
 
-/** The graph with the taken branch in place of every If that can be decided. */
+/** The graph with the branch taken in place of every If that can be decided. */
 export function foldBranches(model: ModelProto, graph: GraphProto, options: BranchOptions): GraphProto {
   let current = graph;
-  // A condition may depend on what another If gives, and a branch may hold further ones.
+  // A condition may depend on another If's output, and a branch may contain further Ifs.
   while (current.node.some(isIf)) {
     const decided = conditions(patchModel(model, { graph: current, functions: [] }), options);
     if (decided.size === 0) return current;
@@ -57,7 +56,7 @@ function isIf({ opType, domain }: NodeProto): boolean {
   return opType === 'If' && normalDomain(domain) === '';
 }
 
-/** By position: which branch is taken. */
+/** By position: the branch taken. */
 function conditions(model: ModelProto, options: BranchOptions): ReadonlyMap<number, boolean> {
   const decoded = decodeModel(model);
   const { nodes, initializers } = options.upgrade(decoded);
@@ -70,7 +69,7 @@ function conditions(model: ModelProto, options: BranchOptions): ReadonlyMap<numb
           typeof dimension === 'number' ? dimension : (options.dimensions[dimension] ?? size),
         ),
       });
-    // What may be a weight is no number that decides: its type is enough, and nothing is computed from it.
+    // Possible weights do not decide conditions: only their type is used.
     for (const [name, value] of initializers) {
       if (isFloat(value.type) && value.data.length > 1) walk.setType(name, value);
       else walk.setConstant(name, value);
@@ -88,7 +87,7 @@ function conditions(model: ModelProto, options: BranchOptions): ReadonlyMap<numb
   return decided;
 }
 
-/** Learns what a node gives, where its inputs are known, it is supported, and it fits. */
+/** Infers a node's outputs if its inputs are known, it is supported, and it fits; otherwise does nothing. */
 function tryVisit(walk: TypeWalk, node: Node): void {
   if (!isComposite(node) && (node.domain !== '' || !isOperator(node.operator))) return;
   if (node.inputs.some((input) => input !== '' && !walk.has(input))) return;
@@ -99,7 +98,7 @@ function tryVisit(walk: TypeWalk, node: Node): void {
   }
 }
 
-/** The nodes of a branch under names that begin with the If's; its outputs are the If's. */
+/** The nodes of a branch under names that begin with the If's; its outputs get the If's names. */
 function branchNodes(
   call: NodeProto,
   index: number,
@@ -145,7 +144,7 @@ function branchNodes(
   return [...nodes, ...copies];
 }
 
-/** The node with its values under other names, also where graphs inside of it read them. */
+/** The node with its values renamed, also where graphs inside it read them. */
 function renamed(node: NodeProto, names: ReadonlyMap<string, string>): NodeProto {
   const rename = (name: string): string => names.get(name) ?? name;
   return patchNode(node, {

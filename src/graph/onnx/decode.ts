@@ -1,5 +1,5 @@
 // ModelProto to plain data, still at the file's own opset: names made unique, types and sizes checked, Constant nodes
-// lifted to initializers. What Asteroid cannot hold is refused here with one sentence.
+// turned into initializers. Refuses, with one sentence, what Asteroid cannot represent.
 
 import { fromBinary } from '@bufbuild/protobuf';
 
@@ -19,41 +19,38 @@ import {
 } from './generated/onnx_pb.ts';
 import { dataTypeName, decodeTensor, elementTypeOf, isHalf } from './tensors.ts';
 
-/** No exporter writes longer names. */
+/** Longer names are refused; no exporter writes them. */
 const nameLengthLimit = 4096;
 
-/** The key of such a note. */
+/** The metadata key of a value's kind (declaredKinds). */
 const kindKey = 'pkg.torch.export.graph_signature.InputSpec.kind';
 
-/** Where a tensor stands in the file: an initializer or the value of a Constant node. */
+/** Where a tensor is in the file: an initializer or the value of a Constant node. */
 export type TensorPlace =
   | { readonly kind: 'initializer'; readonly index: number }
   | { readonly kind: 'constant'; readonly nodeIndex: number };
 
-/** A model as its file has it. */
+/** The contents of a model file. */
 export interface DecodedModel {
   readonly name: string;
   readonly opset: number;
   readonly inputs: readonly ValueInfo[];
   readonly outputs: readonly ValueInfo[];
   readonly initializers: Map<string, Tensor>;
-  /** The place in the file of each tensor among the initializers. */
+  /** By initializer: its place in the file. */
   readonly places: ReadonlyMap<string, TensorPlace>;
   readonly nodes: readonly Node[];
   /** All names of values and nodes. */
   readonly names: Set<string>;
-  /** True where the file has half-precision tensors or values, which are now float32. */
+  /** True if the file has half-precision tensors or values, which are float32 here. */
   readonly hadHalf: boolean;
-  /**
-   * Of the tensors of which the exporter says what they were in the source: whether they were parameters (or else
-   * buffers, constants).
-   */
+  /** For tensors whose origin the exporter declares: true for parameters, false for buffers and constants. */
   readonly declared: ReadonlyMap<string, boolean>;
 }
 
 /**
- * Reads the protobuf message. Throws InputError for bytes that are none, for a cut-off one, and for names that are no
- * text.
+ * Reads the protobuf message. Throws InputError for bytes that are no such message or a truncated one, and for names
+ * that are not text.
  */
 export function parseModel(bytes: Uint8Array): ModelProto {
   // A plain view: subclasses such as Buffer override `slice`.
@@ -83,12 +80,12 @@ export function opsetOf(model: ModelProto): number {
   return Number(entry.version);
 }
 
-/** 'ai.onnx' is another name of the default domain. */
+/** Normalizes the default domain's other name, 'ai.onnx', to ''. */
 export function normalDomain(domain: string): string {
   return domain === 'ai.onnx' ? '' : domain;
 }
 
-/** Decodes a parsed model. Throws InputError for what does not fit. */
+/** Decodes a parsed model. Throws InputError for invalid or unsupported contents. */
 export function decodeModel(model: ModelProto): DecodedModel {
   const graph = model.graph as GraphProto;
   const initializers = new Map<string, Tensor>();
@@ -145,7 +142,7 @@ export function decodeModel(model: ModelProto): DecodedModel {
   };
 }
 
-/** PyTorch's newer exporter notes at a value what it was in the module: PARAMETER, BUFFER, CONSTANT_TENSOR. */
+/** The kinds that PyTorch's newer exporter records for values: PARAMETER, BUFFER, CONSTANT_TENSOR. */
 function declaredKinds({ valueInfo, initializer }: GraphProto): ReadonlyMap<string, boolean> {
   const tensors = new Set(initializer.map(({ name }) => name));
   const kinds = new Map<string, boolean>();
@@ -156,14 +153,15 @@ function declaredKinds({ valueInfo, initializer }: GraphProto): ReadonlyMap<stri
   return kinds;
 }
 
-/** Names are printed: only text that stays on one line is one. Anything else comes from a damaged file. */
+/** Names are printed, so they must be text on one line; anything else comes from a damaged file. */
 function checkNames(graph: GraphProto): void {
   const check = (names: readonly string[]): void => {
     for (const name of names) {
       // biome-ignore lint/suspicious/noControlCharactersInRegex: they are what is looked for.
       if (name.length > nameLengthLimit || /[\u0000-\u001f\u007f-\u009f\u2028\u2029]/.test(name)) {
         throw new InputError(
-          `A name in the model is ${name.length} characters long or has control characters in it, so the file is damaged; export or copy it again.`,
+          `A name in the model is ${name.length} characters long or has control characters in it, so the file ` +
+            'is damaged; export or copy it again.',
         );
       }
     }
@@ -186,7 +184,7 @@ function checkNames(graph: GraphProto): void {
     check([name, opType, domain, ...input, ...output, ...attribute.map((entry) => entry.name)]);
 }
 
-/** The nodes' own names where they are unique, else made of the operator and a number. */
+/** The nodes' own names if they are unique, otherwise names from the operator and a number. */
 function nameNodes(nodes: readonly NodeProto[]): readonly string[] {
   const taken = new Set<string>();
   const names = nodes.map(({ name }) => {
@@ -209,7 +207,8 @@ function decodeNode(proto: NodeProto, name: string): Node {
     if (value !== undefined) attributes[attribute.name] = value;
     else if (known)
       throw new InputError(
-        `Attribute "${attribute.name}" of node "${name}" (${proto.opType}) has a type that this operator does not take.`,
+        `Attribute "${attribute.name}" of node "${name}" (${proto.opType}) has a type that this operator does ` +
+          'not take.',
       );
   }
   return {
@@ -222,7 +221,7 @@ function decodeNode(proto: NodeProto, name: string): Node {
   };
 }
 
-/** True for the attributes that hold a data type. */
+/** True for attributes that hold a data type. */
 function castsTo({ opType }: NodeProto, attribute: string): boolean {
   return (opType === 'Cast' && attribute === 'to') || (opType === 'EyeLike' && attribute === 'dtype');
 }
@@ -255,7 +254,7 @@ function decodeAttribute(proto: AttributeProto, node: NodeProto, nodeName: strin
   }
 }
 
-/** The attribute's type, guessed from what is there where an old exporter left it out. */
+/** The attribute's type, inferred from the fields present if an old exporter left it out. */
 function attributeType(proto: AttributeProto): number {
   const Type = AttributeProto_AttributeType;
   if (proto.type !== Type.UNDEFINED) return proto.type;
@@ -272,7 +271,7 @@ function text(bytes: Uint8Array): string {
   return new TextDecoder().decode(bytes);
 }
 
-/** The value of a Constant node. Its name in messages is that of its output, by which the model knows it. */
+/** The value of a Constant node. Messages name it by its output. */
 function constantValue(proto: NodeProto, name: string): Tensor {
   const what = `Constant "${proto.output[0] ?? name}"`;
   for (const attribute of proto.attribute) {
@@ -310,7 +309,7 @@ function decodeValueInfo({ name, type }: ValueInfoProto, kind: 'Input' | 'Output
     throw new InputError(`${what} has no shape; export it with one (symbolic dimensions are fine).`);
   const dimensions = (shape?.dim ?? []).map(({ value }, axis): Dimension => {
     if (value.case === 'dimParam' && value.value !== '') return value.value;
-    // Unknown; some exporters write it as 0 or −1.
+    // Unknown; some exporters write 0 or −1 for it.
     if (value.case !== 'dimValue' || value.value <= 0n) return `${name}.${axis}`;
     if (value.value > BigInt(Number.MAX_SAFE_INTEGER))
       throw new InputError(`${what} has an impossible dimension, ${value.value}.`);

@@ -1,5 +1,5 @@
-// ModelProto to bytes in one allocation of the final size: weights of hundreds of megabytes are copied once. (The
-// general encoder grows a buffer by doubling, which takes three times the memory.)
+// ModelProto to bytes in one allocation of the final size, so that weights are copied once. (The general encoder grows
+// a buffer by doubling, which takes three times the memory.)
 
 import { create, toBinary } from '@bufbuild/protobuf';
 import { BinaryWriter, WireType } from '@bufbuild/protobuf/wire';
@@ -19,7 +19,7 @@ import {
 const graphField = ModelProtoSchema.field.graph.number;
 const initializerField = GraphProtoSchema.field.initializer.number;
 const rawDataField = TensorProtoSchema.field.rawData.number;
-/** What protobuf allows in one message. */
+/** The largest protobuf message. */
 const byteLimit = 2 ** 31 - 1;
 
 /** A message of the same type with some fields replaced; the rest is shared. */
@@ -37,7 +37,7 @@ export function patchNode(node: NodeProto, fields: Partial<NodeProto>): NodeProt
   return Object.assign(create(NodeProtoSchema), node, fields);
 }
 
-/** Encodes a model. Throws InputError where it would be larger than an ONNX file can be (2 GiB). */
+/** Encodes a model. Throws InputError if it exceeds the size of an ONNX file (2 GiB). */
 export function encodeModel(model: ModelProto): Uint8Array {
   const { graph } = model;
   const pieces: Uint8Array[] = [];
@@ -62,7 +62,7 @@ export function encodeModel(model: ModelProto): Uint8Array {
 
 function tensorPieces(tensor: TensorProto): Uint8Array[] {
   const header = Object.assign(create(TensorProtoSchema), tensor);
-  // The generated type wants every field; leaving one unset is what `delete` does in this library.
+  // The generated type requires every field; `delete` is this library's way to leave one unset.
   delete (header as Partial<TensorProto>).rawData;
   const encoded = toBinary(TensorProtoSchema, header);
   return tensor.rawData.length === 0 ? [encoded] : [encoded, ...field(rawDataField, [tensor.rawData])];

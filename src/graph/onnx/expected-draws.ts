@@ -1,23 +1,26 @@
-// What stands for random decisions in inference. Exporters write stochastic depth, and sometimes dropout, as
-//   U = RandomUniformLike(s),  kept = Cast(U < p),  y = x · kept / p.
-// The mean of `kept` is p, so that p in its place makes y = x. Bernoulli(p) is the same in one node.
+// Replaces random decisions in inference by their mean. Exporters write stochastic depth, and sometimes dropout, as U =
+// RandomUniformLike(s), kept = Cast(U < p), y = x · kept / p. The mean of `kept` is p, which makes y = x. Bernoulli(p)
+// is the same in one node.
 
-/** A node, as plain graphs and files have it. */
+/** The common fields of nodes in graphs and in files. */
 interface AnyNode {
   readonly operator: string;
   readonly inputs: readonly string[];
   readonly outputs: readonly string[];
 }
 
-/** A node that gives 0 or 1 at random: its mean is `chance`, in the shape of `like` (undefined: of `chance` itself). */
+/**
+ * A node with a random output of 0 or 1: its mean is `chance`, in the shape of `like` (if undefined, of `chance`
+ * itself).
+ */
 interface Decision {
   readonly chance: string;
   readonly like: string | undefined;
 }
 
 /**
- * The random decisions among nodes of ONNX's default domain (others are undefined), by position. Draws must be uniform
- * in [0, 1).
+ * The random decisions among nodes of ONNX's default domain, by position; undefined for other nodes. Draws must be
+ * uniform in [0, 1).
  */
 export function randomDecisions(
   nodes: readonly (AnyNode | undefined)[],

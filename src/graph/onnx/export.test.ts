@@ -19,7 +19,7 @@ function sorted(graph: Graph): Graph {
 }
 
 for (const graph of [residualModel(), depthwiseModel(), attentionModel()]) {
-  test(`${graph.name}: a graph comes back from its file as it was`, () => {
+  test(`${graph.name}: a graph is the same after export and import`, () => {
     assert.deepEqual(sorted(importModel(exportGraph(graph)).graph), sorted(graph));
   });
 
@@ -37,7 +37,7 @@ for (const graph of [residualModel(), depthwiseModel(), attentionModel()]) {
   });
 }
 
-test('constants stay constants on the way through a file', () => {
+test('constants stay constants in a file', () => {
   const graph: Graph = {
     name: 'normalized',
     inputs: [x],
@@ -99,7 +99,7 @@ test('every kind of attribute, absent inputs and other domains are written', () 
   );
 });
 
-test('trained weights replace the values, in initializers and in Constant nodes; all else stays as it came', () => {
+test('trained weights replace the values, in initializers and in Constant nodes; all else stays', () => {
   const bytes = changed(
     onnxModel({
       opset: 12,
@@ -146,7 +146,7 @@ test('trained weights replace the values, in initializers and in Constant nodes;
   );
 });
 
-test('a shape or type that training must not change is our mistake', () => {
+test('a shape or type that training must not change is an internal error', () => {
   const imported = importModel(exportGraph(residualModel()));
   assert.throws(
     () => exportModel(imported, new Map([['head.bias', tensor('float32', [4], [1, 2, 3, 4])]])),

@@ -1,4 +1,4 @@
-// From graphs to the bytes of ONNX files: the user's own file with trained weights in it, or a graph of ours.
+// Writes ONNX files: the user's own file with trained weights, or a graph of ours.
 
 import { create } from '@bufbuild/protobuf';
 
@@ -32,24 +32,24 @@ import { dataTypeOf, elementTypeOf, encodeTensor, replaceTensor } from './tensor
 /** Options of {@link exportModel}. */
 export interface ExportOptions {
   /**
-   * 'inference' (default): batch normalization and dropout are switched to inference; 'as-imported': nothing but
-   * weights changes.
+   * 'inference' (default) switches batch normalization and dropout to inference; 'as-imported' changes nothing but
+   * weights.
    */
   readonly mode?: 'inference' | 'as-imported';
 }
 
-/** Versions of other domains whose operators our graphs may use; 1 where none is named. */
+/** Versions of other domains whose operators our graphs may use; default 1. */
 const domainVersions: Readonly<Record<string, number>> = {
   '': canonicalOpset,
   'com.microsoft': 1,
   'com.microsoft.nchwc': 1,
 };
-/** The file format that goes with the canonical opset. */
+/** The file format version of the canonical opset. */
 const irVersion = 10n;
 
 /**
- * The user's own file with the tensors named in `trained` (parameters and buffers, as the graph calls them) in place of
- * its own: opset, names, documentation and metadata stay as they came. The imported model is not changed.
+ * The user's own file with the tensors named in `trained` (parameters and buffers, by their names in the graph) in
+ * place of its own; opset, names, documentation and metadata are kept. Does not change the imported model.
  */
 export function exportModel(
   imported: ImportedModel,
@@ -70,19 +70,19 @@ export function exportModel(
   );
 }
 
-/** What the file of a graph says of shapes. */
+/** Which types and shapes a graph's file contains. */
 export interface ShapeOptions {
-  /** Whether inputs and outputs have theirs. Default true. */
+  /** Whether inputs and outputs have shapes. Default true. */
   readonly isBorderTyped?: boolean;
-  /** Inner values whose type and shape stand in the file. Default: none. */
+  /** Inner values whose type and shape are written. Default: none. */
   readonly values?: readonly ValueInfo[];
-  /** The name of an output before all others, an empty sequence of tensors. Default: none. */
+  /** The name of an additional first output, an empty sequence of tensors. Default: none. */
   readonly emptySequence?: string | undefined;
 }
 
 /**
  * A graph of ours as an ONNX file of the canonical opset, with the values of `trained` in place of its initializers of
- * these names. What ONNX has no place for goes into the metadata, and comes back with `importModel`.
+ * these names. What ONNX cannot express goes into the metadata, and is read back by `importModel`.
  */
 export function exportGraph(
   graph: Graph,
@@ -133,7 +133,7 @@ function encodeGraph(graph: Graph, trained: ReadonlyMap<string, Tensor>, options
   return create(GraphProtoSchema, {
     name: graph.name,
     input: graph.inputs.map((input) => encodeValueInfo(input, isBorderTyped)),
-    // A shape without dimensions may mean that it is not known: better none than a wrong one.
+    // A shape without dimensions may mean an unknown one: omit it rather than write a wrong one.
     output: [
       ...sequences,
       ...graph.outputs.map((output) => encodeValueInfo(output, isBorderTyped && output.shape.length > 0)),

@@ -1,4 +1,4 @@
-// Weights that a model keeps in files beside it (exporters do that above 2 GiB, some always), brought into the message.
+// Loads weights that a model keeps in other files (always the case above 2 GiB) into the message.
 
 import { create } from '@bufbuild/protobuf';
 
@@ -13,12 +13,12 @@ import {
 } from './generated/onnx_pb.ts';
 
 /**
- * Reads `length` bytes (or all that follow) at `offset` of a file that lies beside the model; `file` is a path relative
- * to the model's folder.
+ * Reads `length` bytes (or all remaining ones) at `offset` of a file in the model's folder; `file` is a path relative
+ * to that folder.
  */
 export type ExternalLoader = (file: string, offset: number, length: number | undefined) => Uint8Array;
 
-/** The graph with every external tensor inside. Throws InputError where there is one and no loader. */
+/** The graph with every external tensor loaded. Throws InputError if there is one and no loader. */
 export function loadExternalTensors(graph: GraphProto, load: ExternalLoader | undefined): GraphProto {
   const node = graph.node.map((old) => {
     if (!old.attribute.some(({ t }) => isExternal(t))) return old;
@@ -48,7 +48,8 @@ function loaded(tensor: TensorProto, load: ExternalLoader | undefined): TensorPr
   }
   if (load === undefined) {
     throw new InputError(
-      `${what} is kept outside the model, in "${file}"; save the model with its weights inside (save_as_external_data=False).`,
+      `${what} is kept outside the model, in "${file}"; save the model with its weights inside ` +
+        '(save_as_external_data=False).',
     );
   }
   const number = (key: string): number | undefined => {

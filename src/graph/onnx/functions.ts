@@ -1,5 +1,5 @@
-// Models may define operators of their own as small graphs (ONNX's model-local functions; some exporters write a module
-// as one). They are written out at every call, so that nothing else knows of them.
+// Inlines model-local functions: operators that a model defines as small graphs (some exporters write a module as one).
+// All later code is thus free of them.
 
 import { create } from '@bufbuild/protobuf';
 
@@ -16,13 +16,13 @@ import {
   NodeProtoSchema,
 } from './generated/onnx_pb.ts';
 
-/** Functions may call functions; a few calls must not grow into a graph that no memory holds. */
+/** Limit of nesting: functions may call functions, and a few calls must not grow without bound. */
 const depthLimit = 32;
 const nodeLimit = 500_000;
 
 /**
  * The model's graph with every call of a local function replaced by its nodes, under names that begin with the call's.
- * Throws InputError for functions that are written for another opset than the model, and for nests that do not end.
+ * Throws InputError for functions of another opset than the model, and for unbounded nesting.
  */
 export function inlineFunctions(model: ModelProto, graph: GraphProto): GraphProto {
   if (model.functions.length === 0) return graph;
@@ -64,7 +64,8 @@ class Inliner {
   #checkLimits(depth: number): void {
     if (depth > depthLimit || this.#nodeCount > nodeLimit) {
       throw new InputError(
-        `The model's functions call each other more than ${depthLimit} deep or make more than ${nodeLimit} nodes; export it without functions.`,
+        `The model's functions call each other more than ${depthLimit} deep or make more than ${nodeLimit} ` +
+          'nodes; export it without functions.',
       );
     }
   }
@@ -75,12 +76,13 @@ class Inliner {
     const [own, whole] = [version(opsetImport), version(this.#model.opsetImport)];
     if (own !== undefined && own !== whole) {
       throw new InputError(
-        `Function "${name}" of the model uses version ${own} of the ONNX operators and the model ${whole}; export it without functions.`,
+        `Function "${name}" of the model uses version ${own} of the ONNX operators and the model ${whole}; ` +
+          'export it without functions.',
       );
     }
   }
 
-  /** The function's nodes with the call's values and attributes in them. */
+  /** The function's nodes with the call's values and attributes. */
   #body(call: NodeProto, { name, input, output, node, attributeProto }: FunctionProto): NodeProto[] {
     const prefix = `${call.name === '' ? name : call.name}/${this.#callCount++}/`;
     const values = new Map<string, string>([['', '']]);
@@ -109,7 +111,7 @@ class Inliner {
   }
 }
 
-/** An attribute that refers to one of the function's: with its value, or left out where the call has none. */
+/** An attribute that refers to one of the function's: with its value, or left out if the call has none. */
 function resolve(attribute: AttributeProto, given: ReadonlyMap<string, AttributeProto>): AttributeProto[] {
   if (attribute.refAttrName === '') return [attribute];
   const value = given.get(attribute.refAttrName);

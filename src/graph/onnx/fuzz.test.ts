@@ -1,4 +1,4 @@
-// Hostile and damaged files: whatever the bytes are, the importer gives a model or one InputError, and takes no more
+// Hostile and damaged files: for any bytes the importer returns a model or throws one InputError, and takes no more
 // memory than the file justifies. A failing seed is in the test's message.
 
 import assert from 'node:assert/strict';
@@ -20,10 +20,10 @@ const files: Readonly<Record<string, Uint8Array>> = {
   'exported by PyTorch for one batch size': new Uint8Array(readFileSync(fixed?.modelPath ?? '')),
 };
 
-/** Of each file, in each way. */
+/** Mutations of each file, of each kind. */
 const mutationCount = 1000;
 
-/** Imports, and looks at the layers of what was imported; returns whether it was a model. */
+/** Imports, and computes the layers; returns whether it was a model. */
 function tryImport(bytes: Uint8Array, what: string): boolean {
   try {
     const { graph } = importModel(bytes);
@@ -42,7 +42,7 @@ function tryImport(bytes: Uint8Array, what: string): boolean {
 }
 
 for (const [name, bytes] of Object.entries(files)) {
-  test(`${name}: cut off at every 97th byte`, () => {
+  test(`${name}: truncated at every 97th byte`, () => {
     assert.ok(tryImport(bytes, 'whole'));
     for (let length = 0; length < bytes.length; length += 97)
       tryImport(bytes.subarray(0, length), `the first ${length} bytes`);
@@ -57,7 +57,7 @@ for (const [name, bytes] of Object.entries(files)) {
         mutated[random.integer(mutated.length)] = random.integer(256);
       if (tryImport(mutated, `seed ${seed}`)) modelCount++;
     }
-    // Most bytes are weights, whose changes are harmless; some must hit the structure.
+    // Most bytes are weights, whose changes are harmless; some mutations must hit the structure.
     assert.ok(
       modelCount > mutationCount / 10 && modelCount < mutationCount,
       `${modelCount} of ${mutationCount} are still models`,
@@ -77,8 +77,8 @@ for (const [name, bytes] of Object.entries(files)) {
 }
 
 /**
- * Positions of the bytes that are no weights: those that differ from the file of the same model with its weights' bytes
- * inverted are left out.
+ * Positions of the bytes that are not weights: bytes that differ from the same model's file with inverted weights are
+ * left out.
  */
 function structureOf(bytes: Uint8Array): readonly number[] {
   const model = importModel(bytes);

@@ -45,7 +45,7 @@ test('a small model: names, nodes, weights and what they compute', () => {
   assert.deepEqual(toNumbers(y as Tensor), [7, 17, 27]);
 });
 
-test('weights have arrays of their own, not the file', () => {
+test('weights have arrays of their own, not views of the file', () => {
   const bytes = model.slice();
   const { graph } = importModel(bytes);
   for (const { data } of graph.initializers.values()) assert.equal(data.buffer.byteLength, data.byteLength);
@@ -54,7 +54,7 @@ test('weights have arrays of their own, not the file', () => {
 });
 
 for (const fixture of pytorchFixtures()) {
-  test(`${fixture.name}: the parameters are PyTorch's, and the model comes apart into layers`, () => {
+  test(`${fixture.name}: the parameters are PyTorch's, and the model splits into layers`, () => {
     const imported = importModel(readFileSync(fixture.modelPath));
     const expected = new Set(Object.values(fixture.finalWeights).map(({ initializer }) => initializer));
     assert.deepEqual(new Set(imported.graph.parameters), expected);
@@ -85,7 +85,7 @@ test('one net exported for any batch and for 16 computes the same for 5 samples'
   }
 });
 
-test('weights in Constant nodes count in a weight position, masks and numbers do not', () => {
+test('tensors of Constant nodes are weights in a weight position; masks and numbers are not', () => {
   const constants = {
     w: tensor('float32', [2, 2], [1, 2, 3, 4]),
     mask: tensor('float32', [2], [0, -100]),
@@ -110,7 +110,7 @@ test('weights in Constant nodes count in a weight position, masks and numbers do
   assert.deepEqual(importModel(onlyConstants).graph.parameters, ['w', 'shift']);
 });
 
-test('what no gradient reaches is no weight: shapes, conditions, bounds, indices', () => {
+test('tensors that no gradient reaches are not weights: shapes, conditions, bounds, indices', () => {
   const nodes = [
     { operator: 'Greater', inputs: ['x', 'threshold'], outputs: ['condition'] },
     { operator: 'Where', inputs: ['condition', 'x', 'other'], outputs: ['a'] },
@@ -128,7 +128,7 @@ test('what no gradient reaches is no weight: shapes, conditions, bounds, indices
   );
 });
 
-test('initializers that are listed as inputs too are weights, not inputs', () => {
+test('initializers that are also listed as inputs are weights, not inputs', () => {
   const bytes = changed(model, ({ graph }) => {
     const type = create(TypeProtoSchema, { value: { case: 'tensorType', value: { elemType: 1 } } });
     for (const { name } of graph?.initializer ?? []) graph?.input.push(create(ValueInfoProtoSchema, { name, type }));
@@ -141,7 +141,7 @@ test('initializers that are listed as inputs too are weights, not inputs', () =>
   assert.deepEqual(graph.parameters, ['fc.weight', 'fc.bias']);
 });
 
-test('nodes without names and with equal ones get names of their own; the order is mended', () => {
+test('unnamed and equally named nodes get unique names; the order is fixed', () => {
   const nodes = [
     { operator: 'Relu', inputs: ['a'], outputs: ['b'], name: '' },
     { operator: 'Add', inputs: ['x', 'x'], outputs: ['a'], name: 'same' },
@@ -158,7 +158,7 @@ test('nodes without names and with equal ones get names of their own; the order 
   );
 });
 
-test('the batch is the first symbol at the front; each input may have its own', () => {
+test('the batch is the first leading symbol; each input may have its own', () => {
   const inputs: ValueInfo[] = [
     { name: 'ids', type: 'float32', shape: ['batch', 'time'] },
     { name: 'mask', type: 'float32', shape: ['other_batch', 'time'] },
@@ -264,7 +264,7 @@ test('a half-precision model is trained in float32, and written back in half pre
   assert.deepEqual(toNumbers(trained.graph.initializers.get('w') as Tensor), [0.0999755859375, Infinity]);
 });
 
-test('external weights: refused without a loader, read with one, and inside of the file afterwards', () => {
+test('external weights: refused without a loader, read with one, and then part of the file', () => {
   const outside = changed(model, ({ graph }) => {
     const [weight] = graph?.initializer ?? [];
     if (weight === undefined) return;
@@ -277,7 +277,8 @@ test('external weights: refused without a loader, read with one, and inside of t
   assert.throws(() => importModel(outside), {
     name: 'InputError',
     message:
-      'Initializer "fc.weight" is kept outside the model, in "weights.bin"; save the model with its weights inside (save_as_external_data=False).',
+      'Initializer "fc.weight" is kept outside the model, in "weights.bin"; save the model with its weights ' +
+      'inside (save_as_external_data=False).',
   });
   const asked: unknown[] = [];
   const imported = importModel(outside, {
@@ -322,7 +323,7 @@ test('sizes are checked before anything is allocated', () => {
     );
 });
 
-test('each thing that cannot be read is one sentence', () => {
+test('each unreadable thing is reported in one sentence', () => {
   const cases: readonly [Uint8Array, RegExp][] = [
     [new Uint8Array(), /The 0 bytes are no ONNX model, or it is empty/],
     [new TextEncoder().encode('this is a text file, not a model'), /bytes are no ONNX model/],
@@ -366,13 +367,14 @@ test('each thing that cannot be read is one sentence', () => {
   }
 });
 
-test('the first error of an unknown operator comes when it is used', () => {
+test('an unknown operator is an error only when it is used', () => {
   const det = { operator: 'Det', inputs: ['x'], outputs: ['y'], attributes: { hidden_size: int(4), clip: float(1) } };
   const { graph } = importModel(onnxModel({ opset: 17, inputs: [x], nodes: [det], outputs: ['y'] }));
   assert.throws(() => layers(graph), /Operator Det \(node "node0"\) is not supported/);
 });
 
-test('functions of the model are written out, with their attributes, and nested ones', () => {
+/** A model that calls its function Outer, which calls Inner or, for a depth above 1, itself. */
+function withFunctions(depth: number): Uint8Array {
   const call = (operator: string, inputs: string[], outputs: string[], attributes = {}): object => ({
     operator,
     domain: 'local',
@@ -380,51 +382,33 @@ test('functions of the model are written out, with their attributes, and nested 
     outputs,
     attributes,
   });
-  const bytes = (depth: number): Uint8Array =>
-    changed(
-      onnxModel({
-        opset: 17,
-        inputs: [x],
-        nodes: [call('Outer', ['x', 'w'], ['a'], { slope: float(0.5) }), call('Outer', ['a', 'w'], ['y'])] as never,
-        outputs: ['y'],
-        initializers: { w: tensor('float32', [2], [1, -1]) },
-      }),
-      (proto) => {
-        const node = (
-          opType: string,
-          input: string[],
-          output: string[],
-          domain = '',
-          attribute: object[] = [],
-        ): object => ({
-          opType,
-          input,
-          output,
-          domain,
-          attribute,
-        });
-        const leaky = node('LeakyRelu', ['sum'], ['out'], '', [{ name: 'alpha', type: 1, refAttrName: 'slope' }]);
-        const inner = {
-          domain: 'local',
-          name: 'Inner',
-          input: ['p', 'q'],
-          output: ['out'],
-          attribute: ['slope'],
-          node: [node('Add', ['p', 'q'], ['sum']), leaky],
-        };
-        const passed = { name: 'slope', type: 1, refAttrName: 'slope' };
-        const outer = {
-          domain: 'local',
-          name: 'Outer',
-          input: ['p', 'q'],
-          output: ['out'],
-          attributeProto: [{ name: 'slope', type: 1, f: 0.25 }],
-          node: [node(depth > 1 ? 'Outer' : 'Inner', ['p', 'q'], ['out'], 'local', [passed])],
-        };
-        proto.functions = [inner, outer].map((definition) => create(FunctionProtoSchema, definition as never));
-      },
-    );
-  const { graph } = importModel(bytes(1));
+  const bytes = onnxModel({
+    opset: 17,
+    inputs: [x],
+    nodes: [call('Outer', ['x', 'w'], ['a'], { slope: float(0.5) }), call('Outer', ['a', 'w'], ['y'])] as never,
+    outputs: ['y'],
+    initializers: { w: tensor('float32', [2], [1, -1]) },
+  });
+  const add = { opType: 'Add', input: ['p', 'q'], output: ['sum'] };
+  const slope = { name: 'alpha', type: 1, refAttrName: 'slope' };
+  const leaky = { opType: 'LeakyRelu', input: ['sum'], output: ['out'], attribute: [slope] };
+  const called = {
+    opType: depth > 1 ? 'Outer' : 'Inner',
+    domain: 'local',
+    input: ['p', 'q'],
+    output: ['out'],
+    attribute: [{ name: 'slope', type: 1, refAttrName: 'slope' }],
+  };
+  const border = { domain: 'local', input: ['p', 'q'], output: ['out'] };
+  const inner = { ...border, name: 'Inner', attribute: ['slope'], node: [add, leaky] };
+  const outer = { ...border, name: 'Outer', attributeProto: [{ name: 'slope', type: 1, f: 0.25 }], node: [called] };
+  return changed(bytes, (proto) => {
+    proto.functions = [inner, outer].map((definition) => create(FunctionProtoSchema, definition as never));
+  });
+}
+
+test('functions of the model are inlined, with their attributes, and nested ones', () => {
+  const { graph } = importModel(withFunctions(1));
   assert.deepEqual(
     graph.nodes.map(({ operator, attributes }) => [operator, attributes]),
     [
@@ -437,10 +421,10 @@ test('functions of the model are written out, with their attributes, and nested 
   assert.deepEqual(graph.parameters, ['w']);
   const y = evaluateGraph(instantiate(graph, 1).graph, new Map([['x', tensor('float32', [1, 2], [1, -3])]])).get('y');
   assert.deepEqual(toNumbers(y as Tensor), [3, -0.75]);
-  assert.throws(() => importModel(bytes(2)), /The model's functions call each other more than 32 deep/);
+  assert.throws(() => importModel(withFunctions(2)), /The model's functions call each other more than 32 deep/);
 });
 
-test('constants of every kind are lifted', () => {
+test('constants of every kind become initializers', () => {
   const constant = (
     name: string,
     key: string,

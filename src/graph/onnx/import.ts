@@ -1,4 +1,4 @@
-// From the bytes of an ONNX file (opset 7 to the newest, from any exporter) to a Graph at the canonical opset.
+// Reads an ONNX file (opset 7 to the newest, from any exporter) to a Graph at the canonical opset.
 
 import { assert, defined } from '../../assert.ts';
 import { InputError } from '../../errors.ts';
@@ -24,33 +24,30 @@ import { newestOpset, oldestOpset, upgradeNode } from './upgrade.ts';
 
 /** Options of {@link importModel}. */
 export interface ImportOptions {
-  /** Sizes of symbolic dimensions other than the batch, by the name that the file gives them. */
+  /** Sizes of symbolic dimensions other than the batch, by their name in the file. */
   readonly dimensions?: Readonly<Record<string, number>>;
-  /** Reads weights that are kept outside the model file. Without it such files are refused. */
+  /** Reads weights that are kept outside the model file. Without it, such files are refused. */
   readonly loadExternal?: ExternalLoader;
 }
 
-/**
- * A model from a file. The graph may be changed by passes; the rest is what `exportModel` writes the user's own file
- * with.
- */
+/** A model from a file. Passes may change the graph; the other fields let `exportModel` write the user's own file. */
 export interface ImportedModel {
   readonly graph: Graph;
   /**
-   * The file's own message, with its weights' bytes shared with the graph's tensors, external ones brought in,
-   * functions written out (functions.ts), and vectors that exporters had merged separated again (untie.ts).
+   * The file's own message: its weights' bytes are shared with the graph's tensors, external ones loaded, functions
+   * inlined (functions.ts), and vectors that exporters had merged separated again (untie.ts).
    */
   readonly proto: ModelProto;
-  /** Where parameters and buffers stand in the file. */
+  /** The places of parameters and buffers in the file. */
   readonly places: ReadonlyMap<string, TensorPlace>;
-  /** What the user should know, one sentence each: precision changed, batch size freed or not. */
+  /** Notes for the user, one sentence each: changed precision, batch size freed or not. */
   readonly notes: readonly string[];
 }
 
 /**
- * Reads an ONNX model. The batch becomes 'N': the symbol of the first input's first dimension, or, where all dimensions
+ * Reads an ONNX model. The batch becomes 'N': the symbol of the first input's first dimension, or, if all dimensions
  * are numbers, that dimension (rebatch.ts). Float tensors become parameters and buffers by their position
- * (parameters.ts). Throws InputError with one sentence for anything that is no such model; operators are judged later,
+ * (parameters.ts). Throws InputError with one sentence for anything that is no such model; operators are checked later,
  * by `instantiate`.
  */
 export function importModel(bytes: Uint8Array, options: ImportOptions = {}): ImportedModel {
@@ -58,7 +55,8 @@ export function importModel(bytes: Uint8Array, options: ImportOptions = {}): Imp
   const opset = opsetOf(parsed);
   if (!(opset >= oldestOpset && opset <= newestOpset)) {
     throw new InputError(
-      `The model uses version ${opset} of the ONNX operators, and Asteroid reads ${oldestOpset} to ${newestOpset}; export it with another opset_version.`,
+      `The model uses version ${opset} of the ONNX operators, and Asteroid reads ${oldestOpset} to ` +
+        `${newestOpset}; export it with another opset_version.`,
     );
   }
   const prepared = prepare(parsed, options);
@@ -100,14 +98,14 @@ export function importModel(bytes: Uint8Array, options: ImportOptions = {}): Imp
   return { graph: opened, proto, places: decoded.places, notes };
 }
 
-/** The file's graph with everything in one place, nothing but plain nodes, and each weight once. */
+/** The file's graph with external data loaded, functions and branches expanded, and each weight once. */
 function prepare(
   model: ModelProto,
   { loadExternal, dimensions = {} }: ImportOptions,
 ): { graph: GraphProto; notes: readonly string[] } {
   const plain = inlineFunctions(model, defined(model.graph, 'the graph of a parsed model'));
   const whole = foldBranches(model, loadExternalTensors(plain, loadExternal), { upgrade, dimensions });
-  // in files of ours, what is tied is meant to be
+  // in files of ours, weights are tied on purpose
   if (model.producerName === producerName) return { graph: whole, notes: [] };
   const notes: string[] = [];
   const retied = retieTransposes(whole);
@@ -137,9 +135,9 @@ function upgrade({ opset, nodes, initializers, names }: DecodedModel): {
 }
 
 /**
- * Calls the batch's symbol 'N'. It is the first symbol at the first dimension of an input, in the inputs' order, or
- * else the first symbol at all; inputs that do not have it but begin with another symbol (each input may have its own)
- * mean the same by that one.
+ * Renames the batch's symbol to 'N'. It is the first symbol at the first dimension of an input, in the inputs' order,
+ * or else the first symbol at all; for inputs that do not have it but begin with another symbol (each input may have
+ * its own), that one is the batch as well.
  */
 function nameBatch(graph: Graph): Graph {
   const isSymbol = (dimension: Dimension | undefined): dimension is string => typeof dimension === 'string';
@@ -160,7 +158,7 @@ function nameBatch(graph: Graph): Graph {
   return { ...graph, inputs: graph.inputs.map(rename), outputs: graph.outputs.map(rename) };
 }
 
-/** Gives symbols their sizes. A name that the model does not have is a mistake of the user's. */
+/** Binds symbols to sizes. Throws InputError for a name that the model does not have. */
 function bind(graph: Graph, dimensions: Readonly<Record<string, number>>): Graph {
   const symbols = new Set(
     graph.inputs.flatMap(({ shape }) =>
@@ -193,12 +191,13 @@ function openBatch(graph: Graph, notes: string[]): Graph {
   notes.push(
     opened.fixedBatch === undefined
       ? `The model was exported for batches of ${size}; it is used with any batch size.`
-      : `The model was exported for batches of ${size} and works with no other size; export it with a dynamic batch dimension for more freedom.`,
+      : `The model was exported for batches of ${size} and works with no other size; ` +
+          'export it with a dynamic batch dimension for more freedom.',
   );
   return opened;
 }
 
-/** Lets go of the file's bytes: the message keeps the decoded tensors' bytes instead of its own. */
+/** Releases the file's bytes: the message refers to the decoded tensors' bytes instead of its own. */
 function shareWeights(proto: ModelProto, { initializers, places }: DecodedModel): void {
   const { graph } = proto;
   assert(graph !== undefined, 'a parsed model has a graph');

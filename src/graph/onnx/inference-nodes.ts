@@ -1,4 +1,4 @@
-// The user's own nodes, at the opset of their file, switched to inference: what modes.ts does for graphs.
+// Switches the user's own nodes, at their file's opset, to inference; modes.ts does the same for graphs.
 
 import { create } from '@bufbuild/protobuf';
 import { normalDomain } from './decode.ts';
@@ -7,9 +7,9 @@ import { randomDecisions } from './expected-draws.ts';
 import { AttributeProtoSchema, type GraphProto, type NodeProto, NodeProtoSchema } from './generated/onnx_pb.ts';
 
 /**
- * A graph with batch normalization and dropout in inference mode, and the mean of each random decision in its place
- * (expected-draws.ts). Running statistics that are read elsewhere keep their node as it is. Tensors that only told
- * dropout that it is training are left out.
+ * A graph with batch normalization and dropout in inference mode, and each random decision replaced by its mean
+ * (expected-draws.ts). Running statistics that are read elsewhere keep their node unchanged. Flags that only switched
+ * dropout to training are removed.
  */
 export function inferenceNodes(training: GraphProto): GraphProto {
   const graph = expectedDraws(training);
@@ -57,7 +57,7 @@ function expectedDraws(graph: GraphProto): GraphProto {
       patchNode(one, { opType: 'Expand', input: [mean, shape], attribute: [] }),
     ];
   });
-  // What only drew or compared is read by nobody now.
+  // Nodes that only drew or compared are no longer read.
   const compared = patchGraph(graph, { node });
   const readAfter = readNames(compared);
   const drawn = patchGraph(compared, {
@@ -86,7 +86,7 @@ function inferenceBatchNormalization(node: NodeProto, read: ReadonlySet<string>)
   });
 }
 
-/** What nodes and outputs read; names inside of subgraphs too. */
+/** Names that nodes and outputs read, including those inside subgraphs. */
 function readNames({ node, output }: Pick<GraphProto, 'node' | 'output'>): Set<string> {
   const names = new Set(output.map(({ name }) => name));
   for (const { input, attribute } of node) {

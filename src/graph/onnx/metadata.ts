@@ -1,4 +1,4 @@
-// What a Graph says and an ONNX file has no place for, kept in the file's metadata by exportGraph and read back by
+// The parts of a Graph that ONNX cannot express, kept in the file's metadata by exportGraph and read back by
 // importModel.
 
 import { create } from '@bufbuild/protobuf';
@@ -7,19 +7,19 @@ import type { Graph } from '../graph.ts';
 import { isFloat } from '../tensor.ts';
 import { type ModelProto, type StringStringEntryProto, StringStringEntryProtoSchema } from './generated/onnx_pb.ts';
 
-/** Float tensors that are not to be trained, and the one batch size of a model that has no other. */
+/** Float tensors that are not trained, and the batch size of a model that supports only one. */
 export interface Metadata {
   readonly constants: ReadonlySet<string>;
   readonly fixedBatch?: number;
 }
 
-/** Who wrote a file of ours. */
+/** The producer name in files of ours. */
 export const producerName = 'asteroid';
 
 const constantsKey = 'asteroid.constants';
 const fixedBatchKey = 'asteroid.fixedBatch';
 
-/** The entries for a graph; none where importing would find the same by itself. */
+/** The entries for a graph; none if importing would find the same without them. */
 export function writeMetadata(graph: Graph): StringStringEntryProto[] {
   const changing = new Set([...graph.parameters, ...graph.buffers]);
   const constants = [...graph.initializers]
@@ -33,7 +33,7 @@ export function writeMetadata(graph: Graph): StringStringEntryProto[] {
   ];
 }
 
-/** The entries of a file; what is not as written by {@link writeMetadata} counts as absent. */
+/** The entries of a file; an entry not in the form of {@link writeMetadata} counts as absent. */
 export function readMetadata(model: ModelProto): Metadata {
   const read = (key: string): unknown => {
     const entry = model.metadataProps.find((candidate) => candidate.key === key);
@@ -41,7 +41,7 @@ export function readMetadata(model: ModelProto): Metadata {
     try {
       return JSON.parse(entry.value) as unknown;
     } catch {
-      return undefined; // somebody else's entry of the same name
+      return undefined; // another program's entry of the same name
     }
   };
   const constants = read(constantsKey);

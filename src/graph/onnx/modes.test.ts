@@ -20,7 +20,7 @@ function batchNorms(graph: Graph): unknown[] {
     .map(({ outputs, attributes }) => [outputs.length, attributes['training_mode']]);
 }
 
-test('batch normalization: running statistics as outputs in training, none in inference; back and forth', () => {
+test('batch normalization: running statistics are outputs in training, not in inference; back and forth', () => {
   const graph = residualModel();
   const inference = inferenceMode(graph);
   assert.deepEqual(batchNorms(inference), Array(6).fill([1, int(0)]));
@@ -62,7 +62,7 @@ test('dropout: a flag in training, none in inference, where it disappears', () =
   assert.equal(instantiate(training, 2).graph.nodes.length, 3);
 });
 
-test('random decisions have their mean in inference, in graphs and in the files written from them', () => {
+test('random decisions become their mean in inference, in graphs and in the files written from them', () => {
   const nodes = [
     { operator: 'RandomUniformLike', inputs: ['ones'], outputs: ['u'] },
     { operator: 'Less', inputs: ['u', 'p'], outputs: ['isKept'] },

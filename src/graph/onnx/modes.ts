@@ -6,8 +6,8 @@ import { scalar, type Tensor } from '../tensor.ts';
 import { randomDecisions } from './expected-draws.ts';
 
 /**
- * The graph in training mode, also where it was exported for inference: batch normalization takes the batch's
- * statistics and makes new running ones (its outputs 1 and 2), dropout drops (with a ratio other than 0).
+ * The graph in training mode, even if it was exported for inference: batch normalization uses the batch's statistics
+ * and outputs new running ones (outputs 1 and 2); dropout is active (if its ratio is not 0).
  */
 export function trainingMode(graph: Graph): Graph {
   const names = namesOf(graph);
@@ -37,8 +37,8 @@ export function trainingMode(graph: Graph): Graph {
 }
 
 /**
- * The graph in inference mode: batch normalization takes the running statistics, dropout passes everything, and random
- * decisions have their mean (expected-draws.ts). What only training reads disappears.
+ * The graph in inference mode: batch normalization uses the running statistics, dropout is the identity, and random
+ * decisions become their mean (expected-draws.ts). Values that only training reads are removed.
  */
 export function inferenceMode(graph: Graph): Graph {
   const decided = expectedDraws(graph);
@@ -56,7 +56,7 @@ export function inferenceMode(graph: Graph): Graph {
   return { ...graph, nodes, initializers: new Map([...graph.initializers].filter(([name]) => used.has(name))) };
 }
 
-/** The nodes with the mean of each random decision in its place. */
+/** The nodes with each random decision replaced by its mean. */
 function expectedDraws(graph: Graph): readonly Node[] {
   const decisions = randomDecisions(
     graph.nodes.map((node) => (node.domain === '' ? node : undefined)),

@@ -1,4 +1,4 @@
-// Which tensors of a file are weights: what the exporter says, and where it says nothing, names and positions.
+// Which tensors of a file are weights: by the exporter's declarations or, without any, by names and positions.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -17,7 +17,7 @@ const table = tensor('float32', [2, 2], [0.5, -1, 0.25, 3]);
 const matrix = tensor('float32', [2, 2], [1, 2, 3, 4]);
 
 /**
- * (((x · w + shift) · val_3) ⊙ unsqueeze_14 + embedding_1) ⊙ table, and what the exporter says that some of them are.
+ * (((x · w + shift) · val_3) ⊙ unsqueeze_14 + embedding_1) ⊙ table, with the exporter's declarations of some of them.
  */
 function model(kinds: Readonly<Record<string, string>>): Uint8Array {
   const nodes = [
@@ -48,12 +48,12 @@ function model(kinds: Readonly<Record<string, string>>): Uint8Array {
   });
 }
 
-test('what the exporter declares counts; of what it computed ahead, weights by position and rows of embeddings', () => {
+test('declarations decide; of tensors computed ahead, weights by position and rows of embeddings', () => {
   const { graph } = importModel(model({ w: 'PARAMETER', shift: 'PARAMETER', table: 'BUFFER' }));
   assert.deepEqual(graph.parameters, ['w', 'shift', 'val_3', 'embedding_1']);
 });
 
-test('where nothing is declared, names from the source are weights anywhere, made-up names only in a weight position', () => {
+test('without declarations, source names are weights anywhere, made-up names only in a weight position', () => {
   assert.deepEqual(importModel(model({})).graph.parameters, [
     'w',
     'shift',
@@ -64,7 +64,7 @@ test('where nothing is declared, names from the source are weights anywhere, mad
   ]);
 });
 
-test('vectors with made-up names count where they scale or shift what weights have made; neutral scales of a normalization do not', () => {
+test('vectors with made-up names are weights if they scale or shift results of weights; neutral scales are not', () => {
   const image: ValueInfo = { name: 'x', type: 'float32', shape: ['N', 2, 3, 3] };
   const nodes = [
     { operator: 'Sub', inputs: ['x', 'onnx::Sub_1'], outputs: ['shifted'] },
@@ -90,7 +90,7 @@ test('vectors with made-up names count where they scale or shift what weights ha
   assert.deepEqual(graph.parameters, ['conv.weight', 'onnx::Mul_3', 'onnx::Add_4']);
 });
 
-test('where all names are made up, all that a gradient reaches are weights', () => {
+test('if all names are generated, all tensors that a gradient reaches are weights', () => {
   const nodes = [
     { operator: 'MatMul', inputs: ['x', '1'], outputs: ['a'] },
     { operator: 'Add', inputs: ['a', '2'], outputs: ['y'] },

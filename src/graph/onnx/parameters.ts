@@ -1,5 +1,4 @@
-// Which tensors of a file are weights to train: ONNX does not say. By position: what a gradient reaches, as far as it
-// does.
+// Which tensors of a file are weights to train, which ONNX does not say: by their position, as far as gradients reach.
 
 import { leadsTo } from '../gradient-paths.ts';
 import type { Node } from '../graph.ts';
@@ -8,21 +7,21 @@ import type { Tensor } from '../tensor.ts';
 import type { TensorPlace } from './decode.ts';
 import { madeUpName } from './made-up-name.ts';
 
-/** What is known of a model when its weights are looked for. */
+/** The parts of a model that the search for weights uses. */
 export interface WeightSearch {
   /** At the canonical opset, in topological order. */
   readonly nodes: readonly Node[];
   readonly outputs: readonly string[];
   readonly initializers: ReadonlyMap<string, Tensor>;
-  /** Where tensors stand in the file; those that upgrading added are missing. */
+  /** The places of tensors in the file; tensors added by upgrading have none. */
   readonly places: ReadonlyMap<string, TensorPlace>;
-  /** Whether the exporter calls a tensor a parameter; empty where it says nothing. */
+  /** Whether the exporter declares a tensor a parameter; empty if it declares nothing. */
   readonly declared: ReadonlyMap<string, boolean>;
 }
 
-/** The inputs that hold weights by an operator's meaning. */
+/** The inputs that are weights by an operator's meaning. */
 const weightPositions: Readonly<Record<string, readonly number[]>> = {
-  // com.microsoft's; ONNX's own reads queries, keys and values, which are no weights
+  // com.microsoft's; ONNX's own reads queries, keys and values, which are not weights
   Attention: [1, 2],
   BatchNormalization: [1, 2],
   BiasGelu: [1],
@@ -49,7 +48,7 @@ const weightPositions: Readonly<Record<string, readonly number[]>> = {
   SkipLayerNormalization: [2, 3, 4],
   SkipSimplifiedLayerNormalization: [2, 3],
 };
-/** What may stand between a weight and its reader. */
+/** Operators that may stand between a weight and its reader. */
 const rearranging: ReadonlySet<string> = new Set([
   'Identity',
   'Transpose',
@@ -61,22 +60,22 @@ const rearranging: ReadonlySet<string> = new Set([
   'Cast',
 ]);
 /**
- * What PyTorch's newer exporter calls rows of an embedding that it looked up ahead, as those of the positions 0 to T −
- * 1: a weight as it stands.
+ * PyTorch's newer exporter's names for embedding rows that it looked up ahead, such as those of the positions 0 to T −
+ * 1: a weight on their own.
  */
 const lookedUpName = /^embedding(_\d+)?$/;
-/** Numbers of this size are never weights: they mask attention scores. */
+/** Numbers of this magnitude are never weights: they mask attention scores. */
 const maskMagnitude = 1e9;
 
 /**
- * Splits the float tensors of a file: `buffers` are the running statistics of batch normalization; `parameters` are, of
- * those with at least one dimension and a gradient path to an output, all initializers, and tensors of Constant nodes
- * where they stand in the position of a weight, or anywhere where the file keeps no float initializers at all. Not
- * counted: what the exporter declares to be no parameter; where it declares parameters or some weight has a name from
- * the source, undeclared and made-up names in no weight's position (tables of rotary positions, masks, numbers of the
- * formula), but for vectors that scale or shift what weights have made; single elements in no weight's position that
- * are a Constant or have a made-up name; Constant scales of ones and biases of zeros (a normalization without any);
- * tensors that are masks (isMask). Both in file order.
+ * Splits the float tensors of a file. `buffers` are the running statistics of batch normalization. `parameters` are,
+ * among tensors with at least one dimension and a gradient path to an output, all initializers, and tensors of Constant
+ * nodes in a weight's position, or in any position if the file has no float initializers at all. Excluded are: tensors
+ * that the exporter declares to be no parameter; if it declares parameters or some weight has a name from the source,
+ * undeclared tensors with generated names outside a weight's position (tables of rotary positions, masks, numbers of a
+ * formula), except vectors that scale or shift results of weights; single elements outside a weight's position that are
+ * a Constant or have a generated name; Constant scales of ones and biases of zeros (a normalization without either);
+ * masks (isMask). Both in file order.
  */
 export function findWeights({ nodes, outputs, initializers, places, declared }: WeightSearch): {
   parameters: readonly string[];
@@ -118,7 +117,7 @@ export function findWeights({ nodes, outputs, initializers, places, declared }: 
   };
 }
 
-/** A table of one dimension that is gathered from is a list of numbers, not an embedding. */
+/** A one-dimensional table that is gathered from is a list of numbers, not an embedding. */
 function isWeightPosition(value: Tensor, readers: ReadonlySet<string> | undefined): boolean {
   return readers !== undefined && [...readers].some((reader) => reader !== 'Gather' || value.shape.length >= 2);
 }
@@ -128,7 +127,7 @@ function isVector({ shape, data }: Tensor): boolean {
 }
 
 /**
- * What is added to or multiplied with a value that depends on one of `weights`: a normalization's scale that the
+ * Tensors added to or multiplied with a value that depends on one of `weights`: a normalization's scale that the
  * exporter reshaped ahead.
  */
 function shiftingValues(nodes: readonly Node[], weights: ReadonlySet<string>): ReadonlySet<string> {
@@ -157,7 +156,7 @@ function isNeutral({ data }: Tensor, readers: ReadonlySet<string> | undefined): 
   );
 }
 
-/** The values that the given inputs come from, through nodes that only rearrange; with the operators that read them. */
+/** The values that the given inputs come from through rearranging nodes, with the operators that read them. */
 function sourcesOf(
   nodes: readonly Node[],
   made: ReadonlyMap<string, Node>,
@@ -177,13 +176,13 @@ function sourcesOf(
   return sources;
 }
 
-/** Infinities, huge numbers, or nothing but zeros and one number below −10: added to attention scores to hide them. */
+/** Infinities, huge numbers, or only zeros and one number below −10: added to attention scores to hide them. */
 function isMask(value: Tensor): boolean {
   const data = value.data as Float32Array | Float64Array;
   let hidden = 0;
   let zeroCount = 0;
   let isTwoValued = true;
-  // A plain loop: this looks at every weight of a model of gigabytes.
+  // A plain loop: it runs over all weights of models of gigabytes.
   for (let index = 0; index < data.length; index++) {
     const element = data[index] as number;
     if (!(Math.abs(element) < maskMagnitude)) return true;

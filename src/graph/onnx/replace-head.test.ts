@@ -24,7 +24,7 @@ function shapes(graph: Graph): readonly unknown[] {
   ];
 }
 
-test('a linear layer: new weights of the new size, named and placed as the old; the rest of the file stays', () => {
+test('a linear layer: new weights of the new size under the old names; the rest of the file stays', () => {
   const bytes = onnxModel({
     opset: 13,
     inputs: [x],
@@ -64,14 +64,14 @@ test('a linear layer: new weights of the new size, named and placed as the old; 
   );
 });
 
-test('the output’s written shape and shapes inside follow', () => {
+test('the declared shape of the output and inner shapes follow', () => {
   const b = new GraphBuilder('net', { seed: 1 });
   const built = b.build([b.linear(b.input('x', 'float32', ['N', 4]), { name: 'fc', outFeatures: 3 })]);
   const { model } = replaceHead(importModel(exportGraph(built)), 5, 0);
   assert.deepEqual(model.graph.outputs[0]?.shape, ['N', 5]);
 });
 
-test('a product and a bias, weights in Constant nodes, a Reshape behind', () => {
+test('a product and a bias, weights in Constant nodes, a Reshape after it', () => {
   const bytes = onnxModel({
     opset: 11,
     inputs: [x],
@@ -87,7 +87,7 @@ test('a product and a bias, weights in Constant nodes, a Reshape behind', () => 
   assert.deepEqual(shapes(model.graph), [[2, 7], 'w 4 7', 'b 1 7']);
 });
 
-test('a 1x1 convolution before the last pool, and a weight that is turned on its side', () => {
+test('a 1x1 convolution before the last pool, and a transposed weight', () => {
   const pooled = onnxModel({
     opset: 13,
     inputs: [image],
@@ -120,7 +120,7 @@ test('a 1x1 convolution before the last pool, and a weight that is turned on its
   assert.deepEqual(shapes(replaceHead(importModel(turned), 9, 0).model.graph), [[2, 9], 'w 9 4']);
 });
 
-test('a model without a classifier at its end, or with one that serves something else, is refused in one sentence', () => {
+test('a model without a classifier at its end, or with one used elsewhere, is refused in one sentence', () => {
   const refused = (
     nodes: Parameters<typeof onnxModel>[0]['nodes'],
     initializers: Record<string, Tensor>,
@@ -144,7 +144,7 @@ test('a model without a classifier at its end, or with one that serves something
       },
     ],
     { w: filled([3, 4, 2, 2]) },
-    /^The model has no classifier that --head-classes could replace, .*: walking back from the output, Conv \("conv"\) comes first; replace the end/,
+    /^The model has no classifier that --head-classes could .*: walking back from the output, Conv .* comes first;/,
     image,
   );
   refused(

@@ -1,5 +1,5 @@
-// A new classifier in the user's own file: fresh weights for another number of classes. Names, opset and everything
-// else stay as they came.
+// Replaces the classifier in the user's own file: new weights for another number of classes. Names, opset and
+// everything else are kept.
 
 import { create } from '@bufbuild/protobuf';
 import { assert, defined } from '../../assert.ts';
@@ -20,7 +20,7 @@ import {
 import { type ImportedModel, importModel } from './import.ts';
 import { replaceTensor } from './tensors.ts';
 
-/** A model with a new head, and what was there. */
+/** A model with a new head, and its former number of classes. */
 export interface ReplacedHead {
   readonly model: ImportedModel;
   readonly head: Head;
@@ -28,7 +28,7 @@ export interface ReplacedHead {
 
 /**
  * The model with a classifier of `classCount` classes in place of its own. Weights and bias are drawn by the seed and
- * their names, uniform within 1 / √fanIn. Throws InputError where the model has no such head.
+ * their names, uniform within 1 / √fanIn. Throws InputError if the model has no such head.
  */
 export function replaceHead(imported: ImportedModel, classCount: number, seed: number): ReplacedHead {
   const head = findHead(imported.graph);
@@ -50,8 +50,8 @@ export function replaceHead(imported: ImportedModel, classCount: number, seed: n
 }
 
 /**
- * The dimensions that stand for the classes: the one of their number, or that of channels or features where there are
- * more.
+ * The dimensions with the classes replaced: the dimension equal to their number, or that of channels or features if
+ * several are.
  */
 function newDimensions(dimensions: readonly number[], { node, classCount: old }: Head, classCount: number): number[] {
   const places = dimensions.flatMap((dimension, axis) => (axis > 0 && dimension === old ? [axis] : []));
@@ -76,7 +76,7 @@ function patched(
   const output = graph.output.map((info) =>
     head.values.has(info.name) ? resizedInfo(info, (old) => newDimensions(old, head, classCount)) : info,
   );
-  // Initializers may be listed among the inputs; shapes of inner values are hints that the readers make for themselves.
+  // Initializers may also be listed as inputs; shapes of inner values are hints, which readers infer themselves.
   const input = graph.input.map((info) => {
     const value = values.get(info.name);
     return value === undefined ? info : resizedInfo(info, () => [...value.shape]);
@@ -110,7 +110,7 @@ function resizedConstant(node: NodeProto, value: Tensor): NodeProto {
   return patchNode(node, { attribute });
 }
 
-/** A value's description with other dimensions; symbols and unknown shapes stay as they are. */
+/** A value's description with other dimensions; symbols and unknown shapes are kept. */
 function resizedInfo(
   info: ValueInfoProto,
   change: (dimensions: readonly number[]) => readonly number[],

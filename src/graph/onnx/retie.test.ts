@@ -11,7 +11,7 @@ import { importModel } from './import.ts';
 
 const tokens: ValueInfo = { name: 'x', type: 'int64', shape: ['N'] };
 const rows = [0.3, -1.2, 0.7, 2.5, -0.4, 1.1, 0.9, -2.2, 1.7, 0.2, -0.6, 0.8, 1.4, -1.9, 0.5, 2.1];
-/** Of [rows, columns]. */
+/** The transpose of a matrix [rows, columns]. */
 const transposed = (values: readonly number[], [count, width]: readonly [number, number]): number[] =>
   Array.from(values, (_, index) => values[(index % count) * width + Math.floor(index / count)] as number);
 const nodes = [
@@ -47,7 +47,7 @@ test('an embedding and its transpose are one weight, which keeps its own name', 
   );
 });
 
-test('what is no transpose, may be one by chance, or is ours stays as it is', () => {
+test('near transposes, transposes by chance, and files of ours stay unchanged', () => {
   const unchanged = (bytes: Uint8Array): boolean => {
     const { proto } = importModel(bytes);
     return (

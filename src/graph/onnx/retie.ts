@@ -1,6 +1,6 @@
-// Exporters that compute ahead store a weight that is used as it is and transposed (an embedding that is also the
-// classifier) twice. Trained as two they would drift apart. What is the exact transpose of other random values is one
-// weight with them.
+// Exporters that fold constants store a weight that is used both as it is and transposed (an embedding that is also the
+// classifier) twice. Trained separately, the two would diverge. A tensor that is the exact transpose of another with
+// random values is therefore the same weight.
 
 import { create } from '@bufbuild/protobuf';
 
@@ -17,13 +17,13 @@ import {
 import { madeUpName } from './made-up-name.ts';
 import { elementTypeOf } from './tensors.ts';
 
-/** Smaller matrices may be each other's transpose by chance. */
+/** Smaller matrices may be transposes by chance. */
 const leastElementCount = 16;
 
 /**
- * The graph in which a float matrix that is the transpose of another one is made from it by a Transpose node. The one
- * with a name of its own stays; between two such, the first. Symmetric matrices and those of equal elements are left
- * alone.
+ * The graph in which a float matrix that is the transpose of another one is computed from it by a Transpose node. The
+ * one with a name from the source is kept; between two such, the first. Symmetric matrices and those of equal elements
+ * are unchanged.
  */
 export function retieTransposes(graph: GraphProto): GraphProto {
   const outside = new Set([...graph.input, ...graph.output].map(({ name }) => name));
@@ -61,10 +61,7 @@ function isMatrix({ dims, dataType, rawData }: TensorProto): boolean {
   return rows * columns >= BigInt(leastElementCount) && rawData.length >= leastElementCount * 2;
 }
 
-/**
- * True where `other` holds `tensor`'s elements with rows and columns exchanged, and not all of them are in their own
- * place again.
- */
+/** True if `other` is the transpose of `tensor` and not equal to it. */
 function areTransposes(tensor: TensorProto, other: TensorProto): boolean {
   const [rows, columns] = tensor.dims.map(Number) as [number, number];
   const size = tensor.rawData.length / (rows * columns);

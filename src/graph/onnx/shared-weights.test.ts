@@ -10,7 +10,7 @@ const x: ValueInfo = { name: 'x', type: 'float32', shape: ['N', 2] };
 const w = tensor('float32', [2, 2], [1, 2, 3, 4]);
 const v = tensor('float32', [2, 2], [5, 6, 7, 8]);
 
-test('a matrix that two layers read is one weight, and the user is told what it may have been', () => {
+test('a matrix that two layers read is one weight, and a note says what it may have been', () => {
   const nodes = [
     { operator: 'MatMul', inputs: ['x', 'layers.0.w'], outputs: ['a'] },
     { operator: 'Identity', inputs: ['layers.0.w'], outputs: ['layers.1.w'] },
@@ -22,11 +22,12 @@ test('a matrix that two layers read is one weight, and the user is told what it 
   );
   assert.deepEqual(graph.parameters, ['layers.0.w', 'v']);
   assert.deepEqual(notes, [
-    'Weight "layers.0.w" is used by 2 nodes and trained as one; if these are layers that only began equal, export the model in training mode.',
+    'Weight "layers.0.w" is used by 2 nodes and trained as one; if these are layers that only began equal, ' +
+      'export the model in training mode.',
   ]);
 });
 
-test('an embedding that is the classifier too, and weights read once, need no words', () => {
+test('no note for an embedding that is also the classifier, and for weights read once', () => {
   const tokens: ValueInfo = { name: 'x', type: 'int64', shape: ['N'] };
   const nodes = [
     { operator: 'Gather', inputs: ['w', 'x'], outputs: ['a'] },

@@ -1,11 +1,11 @@
-// Exporters that store equal tensors once also merge layers that only began equal, as copies of one layer do
-// (torch.nn.TransformerEncoder). In the file they look like layers that share their weights on purpose, and are trained
-// so. The user is told.
+// Exporters that store equal tensors once also merge layers that only began equal, such as copies of one layer
+// (torch.nn.TransformerEncoder). In the file they look like layers that share weights on purpose, and are trained so.
+// This module writes a note for the user.
 
 import type { Node } from '../graph.ts';
 import type { Tensor } from '../tensor.ts';
 
-/** Operators of which each usually has a matrix of its own, at these inputs. */
+/** Operators whose nodes usually have a matrix of their own, with its input position. */
 const matrixPositions: Readonly<Record<string, number>> = {
   Conv: 1,
   ConvTranspose: 1,
@@ -16,8 +16,7 @@ const matrixPositions: Readonly<Record<string, number>> = {
 };
 
 /**
- * A sentence about matrices that several nodes of one kind read, or undefined where there are none. `nodes` as the file
- * has them.
+ * A note about matrices that several nodes of one kind read, or undefined if there are none. `nodes` are the file's.
  */
 export function sharedWeightsNote(
   nodes: readonly Node[],
@@ -39,7 +38,10 @@ export function sharedWeightsNote(
   const [name, count] = shared[0] ?? [];
   if (name === undefined) return undefined;
   const others = shared.length === 1 ? '' : ` (and ${shared.length - 1} more like it)`;
-  return `Weight "${name}"${others} is used by ${count} nodes and trained as one; if these are layers that only began equal, export the model in training mode.`;
+  return (
+    `Weight "${name}"${others} is used by ${count} nodes and trained as one; ` +
+    'if these are layers that only began equal, export the model in training mode.'
+  );
 }
 
 function isMatrix(value: Tensor | undefined): boolean {

@@ -1,5 +1,5 @@
-// TensorProto to Tensor and back. Every size is checked against the bytes that are there before anything is allocated.
-// Half precision becomes float32 (what Asteroid computes in) and goes back to half precision in the user's own file.
+// TensorProto to Tensor and back. Every size is checked against the bytes present before anything is allocated. Half
+// precision becomes float32 (the type that Asteroid computes in) and half precision again in the user's own file.
 
 import { create } from '@bufbuild/protobuf';
 
@@ -41,8 +41,8 @@ const dataTypes: Readonly<Record<ElementType, number>> = {
 };
 
 /**
- * The element type in which Asteroid holds ONNX's data type (float32 for half precision), or undefined for strings and
- * other exotics.
+ * The element type for ONNX's data type (float32 for half precision), or undefined for unsupported ones such as
+ * strings.
  */
 export function elementTypeOf(dataType: number): ElementType | undefined {
   return elementTypes.get(dataType);
@@ -68,9 +68,8 @@ export function dataTypeName(dataType: number): string {
 }
 
 /**
- * Reads a tensor into an array of its own. `what` begins the sentence of errors, such as 'Initializer "w"'. Throws
- * InputError for types that Asteroid does not hold and for bytes that do not fit the shape. External data must have
- * been loaded (external.ts).
+ * Reads a tensor into an array of its own. `what` begins error messages, such as 'Initializer "w"'. Throws InputError
+ * for unsupported types and for bytes that do not fit the shape. External data must have been loaded (external.ts).
  */
 export function decodeTensor(proto: TensorProto, what: string): Tensor {
   const type = elementTypeOf(proto.dataType);
@@ -90,7 +89,8 @@ export function decodeTensor(proto: TensorProto, what: string): Tensor {
   const stored = isHalf(proto.dataType) ? 2 : elementBytes(type);
   if (bytes.length !== count * stored) {
     throw new InputError(
-      `${what} of shape [${shape.join(', ')}] needs ${count * stored} bytes but has ${bytes.length}; the file may be cut off.`,
+      `${what} of shape [${shape.join(', ')}] needs ${count * stored} bytes but has ${bytes.length}; the file ` +
+        'may be cut off.',
     );
   }
   if (isHalf(proto.dataType)) return wrap('float32', shape, widen(viewBytes('uint16', bytes.slice()), proto.dataType));
@@ -99,10 +99,7 @@ export function decodeTensor(proto: TensorProto, what: string): Tensor {
   return wrap(type, shape, data);
 }
 
-/**
- * The field that holds the elements where they are not raw bytes; of several, the one that ONNX prescribes for the
- * type.
- */
+/** The field with the elements if they are not raw bytes; of several, the one that ONNX prescribes for the type. */
 function typedValues({
   dataType,
   floatData,
@@ -157,8 +154,8 @@ export function encodeTensor(value: Tensor, name?: string): TensorProto {
 }
 
 /**
- * `value` (a float tensor) in the place of `proto`: name, documentation and data type stay as they came. The bytes are
- * `value`'s own unless they are narrowed.
+ * `value` (a float tensor) in place of `proto`'s; name, documentation and data type are kept. Shares `value`'s bytes
+ * unless they are narrowed.
  */
 export function replaceTensor(proto: TensorProto, value: Tensor): TensorProto {
   const rawData = isHalf(proto.dataType) ? narrow(value.data as Float32Array, proto.dataType) : tensorBytes(value);
@@ -213,7 +210,7 @@ function toFloat16(value: number): number {
   if (magnitude < 2 ** -14) return sign | roundToEven(magnitude * 2 ** 24);
   const exponent = Math.min(Math.floor(Math.log2(magnitude)), 15);
   const exact = magnitude >= 2 ** (exponent + 1) ? exponent + 1 : magnitude < 2 ** exponent ? exponent - 1 : exponent;
-  // A fraction that rounds up to 1024 carries into the exponent, as it should.
+  // A fraction that rounds up to 1024 correctly carries into the exponent.
   return sign | (((exact + 15) << 10) + roundToEven((magnitude / 2 ** exact - 1) * 1024));
 }
 

@@ -12,7 +12,7 @@ const x: ValueInfo = { name: 'x', type: 'float32', shape: ['N', 2] };
 const w = tensor('float32', [2, 2], [1, 2, 3, 4]);
 const v = tensor('float32', [2, 2], [5, 6, 7, 8]);
 
-/** Two linear layers that share their bias, directly or through an Identity called as the exporter found it. */
+/** Two linear layers that share their bias, directly or through an Identity with the bias's own name. */
 function shared(bias: Tensor, through?: string): Uint8Array {
   const identity = through === undefined ? [] : [{ operator: 'Identity', inputs: ['bias'], outputs: [through] }];
   const nodes = [
@@ -23,7 +23,7 @@ function shared(bias: Tensor, through?: string): Uint8Array {
   return onnxModel({ opset: 17, inputs: [x], nodes, outputs: ['y'], initializers: { w, bias, v } });
 }
 
-test('a bias of zeros stored once is a bias for each layer', () => {
+test('a bias of zeros stored once becomes a bias for each layer', () => {
   const zeros = tensor('float32', [2], [0, 0]);
   const direct = importModel(shared(zeros));
   assert.deepEqual(direct.graph.parameters, ['w', 'bias', 'v', 'bias_2']);
@@ -56,13 +56,13 @@ test('a bias of zeros stored once is a bias for each layer', () => {
   );
 });
 
-test('weights of random values that are read twice are tied on purpose', () => {
+test('random weights that are read twice are tied on purpose', () => {
   const bytes = shared(tensor('float32', [2], [0.1, 0.2]));
   assert.deepEqual(importModel(bytes).graph.parameters, ['w', 'bias', 'v']);
   assert.deepEqual(messageOf(exportModel(importModel(bytes), new Map())), messageOf(bytes));
 });
 
-test('a number of the formula stays one, and so does what the graph gives out', () => {
+test('numbers of a formula and graph outputs stay shared', () => {
   const half = tensor('float32', [1], [0.5]);
   const nodes = [
     { operator: 'Mul', inputs: ['x', 'half'], outputs: ['a'] },
@@ -76,7 +76,7 @@ test('a number of the formula stays one, and so does what the graph gives out', 
   assert.deepEqual(scale(tensor('float32', [2], [1, 1]), ['y', 'half']), ['half']);
 });
 
-test('running statistics and biases that share their zeros are apart, too', () => {
+test('running statistics and biases that share their zeros are separated, too', () => {
   const [zero, one] = [tensor('float32', [2], [0, 0]), tensor('float32', [2], [1, 1])];
   const nodes = [
     { operator: 'BatchNormalization', inputs: ['x', 'one', 'zero', 'zero', 'one'], outputs: ['a'] },
@@ -90,7 +90,7 @@ test('running statistics and biases that share their zeros are apart, too', () =
   assert.equal(new Set(graph.nodes.flatMap(({ inputs }) => inputs.slice(1))).size, 8);
 });
 
-test('layer scales of the shape [C, 1, 1] are apart; so are logarithms of scales that are cut off and read for their type', () => {
+test('layer scales of shape [C, 1, 1] are separate; so are clipped logarithms of scales read for their type', () => {
   const image: ValueInfo = { name: 'x', type: 'float32', shape: ['N', 2, 3, 3] };
   const scale = tensor('float32', [2, 1, 1], [1e-6, 1e-6]);
   const nodes = [

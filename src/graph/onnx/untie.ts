@@ -1,6 +1,6 @@
 // Exporters store equal tensors once: in a model that was never trained, all biases of one length, all scales of ones
-// and all running means are one tensor then. Trained as one they would be tied, which they are not. Weights tied on
-// purpose hold random values and stay.
+// and all running means are then one tensor. Trained as one they would be tied, although they are not. Weights that are
+// tied on purpose hold random values and stay tied.
 
 import { create } from '@bufbuild/protobuf';
 
@@ -17,7 +17,7 @@ import {
   ValueInfoProtoSchema,
 } from './generated/onnx_pb.ts';
 
-/** Inputs in which every node has a vector of its own. */
+/** Input positions in which every node has a vector of its own. */
 const vectorPositions: Readonly<Record<string, readonly number[]>> = {
   Add: [0, 1],
   BatchNormalization: [1, 2, 3, 4],
@@ -37,14 +37,14 @@ const vectorPositions: Readonly<Record<string, readonly number[]>> = {
 interface Reader {
   readonly nodeIndex: number;
   readonly inputIndex: number;
-  /** The Identity through which it reads, which says what the vector was called. */
+  /** The Identity through which it reads; its output is the vector's own name. */
   readonly alias?: string;
 }
 
 /**
- * The graph with a vector of its own (the same values, another name) for every reader of a float vector of equal
- * elements that several nodes read as scale, bias or statistic; [C, 1, 1] counts as a vector, too. An Identity between
- * takes its name along and disappears. Nothing else changes.
+ * The graph with a vector of its own (the same values under another name) for every reader of a float vector of equal
+ * elements that several nodes read as scale, bias or statistic; [C, 1, 1] counts as a vector, too. An Identity in
+ * between gives the vector its name and is removed. Nothing else changes.
  */
 export function untieVectors(graph: GraphProto): GraphProto {
   if (graph.node.some(({ attribute }) => attribute.some(({ g, graphs }) => g !== undefined || graphs.length > 0)))
@@ -95,7 +95,7 @@ export function untieVectors(graph: GraphProto): GraphProto {
   });
 }
 
-/** Outputs of Identity nodes over initializers, with the initializer behind them. */
+/** Outputs of Identity nodes over initializers → the initializer. */
 function aliasesOf(graph: GraphProto): ReadonlyMap<string, string> {
   const initializers = new Set(graph.initializer.map(({ name }) => name));
   const aliases = new Map<string, string>();
@@ -112,7 +112,7 @@ function readersOf(graph: GraphProto, aliases: ReadonlyMap<string, string>): Rea
   graph.node.forEach(({ opType, input, output }, nodeIndex) => {
     if (aliases.has(output[0] ?? '')) return;
     input.forEach((name, inputIndex) => {
-      if (opType === 'CastLike' && inputIndex === 1) return; // it reads no element
+      if (opType === 'CastLike' && inputIndex === 1) return; // it reads no elements
       const source = aliases.get(name);
       const key = source ?? name;
       const list = readers.get(key) ?? [];
@@ -123,7 +123,7 @@ function readersOf(graph: GraphProto, aliases: ReadonlyMap<string, string>): Rea
   return readers;
 }
 
-/** Those that read the tensor under its own name first: one of them keeps it. */
+/** Readers under the tensor's own name first: one of them keeps it. */
 function sortReaders(readers: readonly Reader[]): readonly Reader[] {
   return [...readers.filter(({ alias }) => alias === undefined), ...readers.filter(({ alias }) => alias !== undefined)];
 }
@@ -133,7 +133,7 @@ function hasOwnVector({ nodeIndex, inputIndex }: Reader, nodes: readonly NodePro
   const positions =
     normalDomain(domain) === '' && Object.hasOwn(vectorPositions, opType) ? vectorPositions[opType] : undefined;
   if (positions === undefined || !positions.includes(inputIndex)) return false;
-  // A single element there is a number of the formula.
+  // A single element there is a number of a formula.
   return !['Add', 'Clip', 'Exp', 'Mul'].includes(opType) || tensor.dims.some((dimension) => dimension !== 1n);
 }
 

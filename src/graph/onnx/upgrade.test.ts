@@ -79,7 +79,7 @@ test('axes of Squeeze and Unsqueeze were an attribute until opset 12', () => {
   assert.deepEqual(squeeze(11, {}, []), [2, 6]);
 });
 
-test('Split took its sizes as an attribute, then as an input, or split evenly', () => {
+test('Split took its sizes as an attribute, later as an input, or split evenly', () => {
   const split = (opset: number, attributes: Attributes, initializers: Record<string, Tensor> = {}): number[][] =>
     run(opset, { operator: 'Split', attributes }, initializers, ['a', 'b']).map(toNumbers);
   const uneven = [
@@ -168,7 +168,7 @@ const perChannel = {
   variance: tensor('float32', [2], [4, 9]),
 };
 
-test('batch normalization: outputs beside the first meant training before opset 14', () => {
+test('batch normalization: further outputs meant training before opset 14', () => {
   const inference = [-4, -3, -2, 8.6667, 9, 9.3333, 2, 3, 4, 10.6667, 11, 11.3333];
   const attributes = { epsilon: float(0), momentum: float(0.75) };
   for (const opset of [7, 9, 13])
@@ -245,7 +245,7 @@ test('group normalization had a scale for each group until opset 20, for each ch
   );
 });
 
-test('operators newer than the canonical opset are written out', () => {
+test('operators newer than the canonical opset are expanded', () => {
   assert.deepEqual(runOne(24, 'Swish', {}).numbers.slice(0, 2), [0.7311, 1.7616]);
   assert.deepEqual(runOne(24, 'Swish', { alpha: float(2) }).numbers.slice(0, 1), [0.8808]);
   const scale = tensor('float32', [3], [1, 10, 1]);
@@ -255,13 +255,15 @@ test('operators newer than the canonical opset are written out', () => {
   );
 });
 
-test('opsets outside of what is known are refused', () => {
+test('opsets outside the known range are refused', () => {
   const bytes = (opset: number): Uint8Array =>
     onnxModel({ opset, inputs: [x], nodes: [{ operator: 'Relu', inputs: ['x'], outputs: ['y'] }], outputs: ['y'] });
   for (const opset of [6, 29, 2 ** 40]) {
     assert.throws(() => importModel(bytes(opset)), {
       name: 'InputError',
-      message: `The model uses version ${opset} of the ONNX operators, and Asteroid reads 7 to 28; export it with another opset_version.`,
+      message:
+        `The model uses version ${opset} of the ONNX operators, and Asteroid reads 7 to 28; export it with ` +
+        'another opset_version.',
     });
   }
 });

@@ -1,5 +1,5 @@
-// Rewrites operators of other opsets (7 to the newest) into those of the canonical opset, with the same meaning. One
-// rule an operator that changed; operators without a rule mean the same everywhere.
+// Rewrites operators of other opsets (7 to the newest) as those of the canonical opset, with the same meaning. One rule
+// for each operator that changed; operators without a rule mean the same in all opsets.
 
 import {
   type Attribute,
@@ -14,7 +14,7 @@ import {
 } from '../graph.ts';
 import { int64s, scalar, type Tensor, tensor } from '../tensor.ts';
 
-/** What rules may use: the model's opset, and names for what they add. */
+/** The model's opset, and functions that rules use to add constants and names. */
 export interface UpgradeContext {
   readonly opset: number;
   /** Adds a constant; returns its name. */
@@ -25,13 +25,13 @@ export interface UpgradeContext {
 
 type Rule = (node: Node, context: UpgradeContext) => readonly Node[];
 
-/** The first opset that Asteroid reads: older ones have other rules of broadcasting. */
+/** The first supported opset: older ones have other broadcasting rules. */
 export const oldestOpset = 7;
-/** The newest opset whose changes are known to these rules. */
+/** The newest opset whose changes these rules cover. */
 export const newestOpset = 28;
 
 /**
- * The nodes that mean at the canonical opset what `node` means at the context's opset. The last one's first output is
+ * The nodes of the canonical opset that mean what `node` means at the context's opset. The last one's first output is
  * the node's.
  */
 export function upgradeNode(node: Node, context: UpgradeContext): readonly Node[] {
@@ -39,7 +39,7 @@ export function upgradeNode(node: Node, context: UpgradeContext): readonly Node[
   return rule === undefined ? [node] : rule(node, context);
 }
 
-/** Axes given as an attribute before opset `since` become the input at position 1. */
+/** Axes that were an attribute before opset `since` become the input at position 1. */
 const axesToInput =
   (since: number): Rule =>
   (node, { opset, constant }) => {
@@ -67,9 +67,9 @@ const flattenedSoftmax: Rule = (node, context) => {
 
 const rules: Readonly<Record<string, Rule>> = {
   BatchNormalization(node, { opset }) {
-    // Statistics for every element instead of every channel (spatial = 0, long gone) stay as they are, to be refused.
+    // Statistics for every element instead of every channel (spatial = 0, obsolete) are kept, and refused later.
     if (opset >= 14 || intAttribute(node, 'spatial', 1) === 0) return [node];
-    // Running statistics as outputs mean training; the two saved ones behind them have no counterpart.
+    // Running statistics as outputs mean training; the two saved ones after them have no counterpart.
     const training = node.outputs.slice(1).some((output) => output !== '');
     const { epsilon, momentum } = node.attributes;
     const attributes = {
@@ -79,7 +79,7 @@ const rules: Readonly<Record<string, Rule>> = {
     };
     return [{ ...node, outputs: node.outputs.slice(0, training ? 3 : 1), attributes }];
   },
-  // A later attribute about 8-bit floats, which are refused anyway.
+  // A later attribute for 8-bit floats, which are refused anyway.
   Cast: (node) => [without(node, 'round_mode')],
   CastLike: (node) => [without(node, 'round_mode')],
   Clip(node, { opset, constant }) {
@@ -104,7 +104,7 @@ const rules: Readonly<Record<string, Rule>> = {
     ];
   },
   GroupNormalization(node, context) {
-    // Until opset 20, scale and bias have one element a group: repeated for each channel of the group.
+    // Before opset 21, scale and bias have one element a group: repeat it for each channel of the group.
     if (context.opset >= 21) return [node];
     const [x = '', scale = '', bias = ''] = node.inputs;
     const stem = (name: string): string => context.fresh(`${node.name}.${name}`);
@@ -154,7 +154,7 @@ const rules: Readonly<Record<string, Rule>> = {
   ReduceSum: axesToInput(13),
   ReduceSumSquare: axesToInput(18),
   Resize(node, { opset }) {
-    // Until opset 10 it is what Upsample was.
+    // Until opset 10 it is the former Upsample.
     return opset >= 11 ? [node] : [upsampled(node, node.inputs[1] ?? '')];
   },
   Scatter: (node) => [{ ...node, operator: 'ScatterElements' }],
@@ -205,7 +205,7 @@ const rules: Readonly<Record<string, Rule>> = {
   },
 };
 
-/** Places count from the corner: new · 1/scale, the nearest one below. */
+/** Nearest-neighbour resize with the old index new · 1/scale, rounded down. */
 function upsampled(node: Node, scales: string): Node {
   const mode = stringAttribute(node, 'mode', 'nearest');
   return {

@@ -1,4 +1,4 @@
-// Elementwise operators, reductions and matrix products: literal values where the meaning is easily got wrong.
+// Elementwise operators, reductions and matrix products: literal values for meanings that are easy to get wrong.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -30,7 +30,7 @@ function near(actual: readonly number[], expected: readonly number[], relative =
   );
 }
 
-test('broadcasting lines up the last axes', () => {
+test('broadcasting aligns the last axes', () => {
   assert.deepEqual(runOperator('Add', [float32([2, 1], [10, 20]), float32([3], [1, 2, 3])]), [
     float32([2, 3], [11, 12, 13, 21, 22, 23]),
   ]);
@@ -42,7 +42,7 @@ test('broadcasting lines up the last axes', () => {
   );
 });
 
-test('element types are not mixed and not bent', () => {
+test('element types are neither mixed nor converted', () => {
   assert.equal(
     operatorProblem('Add', [float32([1], [1]), scalar('int64', 1)]),
     'Node "node" (Add) mixes element types: float32[1] and int64[]; add a Cast.',
@@ -54,7 +54,7 @@ test('element types are not mixed and not bent', () => {
   assert.match(operatorProblem('And', [vector('int32', 1), vector('int32', 1)]), /it takes bool/);
 });
 
-test('counts of inputs and outputs, unknown and mistyped attributes are named', () => {
+test('errors name counts of inputs and outputs, unknown and mistyped attributes', () => {
   assert.match(operatorProblem('Relu', []), /lacks input 0; the operator needs at least 1 inputs/);
   assert.match(operatorProblem('Relu', [float64(1), float64(1)]), /has 2 inputs where the operator takes at most 1/);
   assert.match(operatorProblem('Relu', [float64(1)], {}, 2), /has 2 outputs where the operator has 1/);
@@ -95,14 +95,14 @@ test('integers wrap at their width', () => {
   );
 });
 
-test('Cast: fractions are cut off, integers wrap, bool is "not zero", halves round to even', () => {
+test('Cast: fractions are truncated, integers wrap, bool is "not zero", halves round to even', () => {
   const cast = (x: Tensor, to: ElementType): readonly number[] => values('Cast', [x], { to: int(dataTypeCode(to)) });
   assert.deepEqual(cast(float64(1.9, -1.9, 300), 'int8'), [1, -1, 44]);
   assert.deepEqual(cast(float64(-2.5), 'int64'), [-2]);
   assert.deepEqual(cast(float64(0, -0, 0.5, Number.NaN), 'bool'), [0, 0, 1, 1]);
   assert.deepEqual(cast({ type: 'int64', shape: [], data: BigInt64Array.of(2n ** 62n + 3n) }, 'int32'), [3]);
   assert.deepEqual(cast(vector('int64', -1), 'uint8'), [255]);
-  // 1 + 2^-11 is half way between two halves; so is 1 + 3·2^-11. 65520 rounds to infinity; 2^-25 is half of the least
+  // 1 + 2^-11 is halfway between two halves; so is 1 + 3·2^-11. 65520 rounds to infinity; 2^-25 is half the smallest
   // half.
   assert.deepEqual(
     cast(float64(1 + 2 ** -11, 1 + 3 * 2 ** -11, 65519, 65520, 2 ** -25, 3 * 2 ** -25), 'float16'),
@@ -122,7 +122,7 @@ test('Clip: absent bounds, crossed bounds', () => {
   assert.deepEqual(values('Clip', [vector('int64', -2, 0, 2), scalar('int64', -1), scalar('int64', 1)]), [-1, 0, 1]);
 });
 
-test('Round takes halves to the even integer; Sign, Abs, Neg, Relu on 64-bit integers', () => {
+test('Round takes ties to the even integer; Sign, Abs, Neg, Relu on 64-bit integers', () => {
   assert.deepEqual(values('Round', [float64(0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 2.4)]), [0, 2, 2, -0, -2, -2, 2]);
   const x = vector('int64', -3, 0, 3);
   assert.deepEqual(values('Sign', [x]), [-1, 0, 1]);
@@ -131,7 +131,7 @@ test('Round takes halves to the even integer; Sign, Abs, Neg, Relu on 64-bit int
   assert.deepEqual(values('Relu', [x]), [0, 0, 3]);
 });
 
-test('Max and Min pass NaN on; Sum and Mean take any number of inputs', () => {
+test('Max and Min propagate NaN; Sum and Mean take any number of inputs', () => {
   assert.deepEqual(values('Max', [float64(1, Number.NaN), float64(Number.NaN, 1)]), [Number.NaN, Number.NaN]);
   assert.deepEqual(values('Min', [float32([2, 1], [1, 5]), float32([2], [3, 4])]), [1, 1, 3, 4]);
   assert.deepEqual(values('Mean', [float64(1), float64(2), float64(6)]), [3]);
@@ -174,7 +174,7 @@ test('special functions to the last digits of a double', () => {
 
 test('float64 stays in double precision; float32 is rounded once', () => {
   assert.deepEqual(values('Add', [float64(1), float64(2 ** -40)]), [1 + 2 ** -40]);
-  // Summed in float32 steps, the small terms would be lost.
+  // Summed in float32, the small terms would be lost.
   const x = float32([5], [2 ** 24, 1, 1, 1, 1]);
   assert.deepEqual(values('ReduceSum', [x]), [2 ** 24 + 4]);
 });
@@ -213,7 +213,7 @@ test('Reduce: every combination', () => {
   assert.deepEqual(values('ReduceMax', [vector('int64', -7, -5)]), [-5]);
 });
 
-test('ArgMax and ArgMin take the first of equals, or the last', () => {
+test('ArgMax and ArgMin take the first of equal elements, or the last', () => {
   const x = float32([2, 3], [1, 5, 5, 7, 0, 0]);
   assert.deepEqual(runOperator('ArgMax', [x], { axis: int(1) }), [tensor('int64', [2, 1], [1, 0])]);
   assert.deepEqual(values('ArgMax', [x], { axis: int(-1), select_last_index: int(1) }), [2, 0]);
@@ -230,7 +230,7 @@ test('CumSum: exclusive and reverse', () => {
   assert.deepEqual(values('CumSum', [float32([2, 2], [1, 2, 3, 4]), scalar('int64', 0)]), [1, 2, 4, 6]);
 });
 
-test('MatMul: vectors, batches, what cannot be multiplied', () => {
+test('MatMul: vectors, batches, invalid shapes', () => {
   const a = float32([2, 2], [1, 2, 3, 4]);
   assert.deepEqual(runOperator('MatMul', [a, float32([2], [1, 10])]), [float32([2], [21, 43])]);
   assert.deepEqual(runOperator('MatMul', [float32([2], [1, 10]), a]), [float32([2], [31, 42])]);

@@ -1,4 +1,4 @@
-// Operators that make values from attributes, shapes and scalars.
+// Operators that create values from attributes, shapes and scalars.
 
 import { intAttribute, type Node } from '../graph.ts';
 import { allocate, elementCount, int64s, scalar, type Tensor, tensor, type ValueType } from '../tensor.ts';
@@ -112,7 +112,7 @@ export const construction: Readonly<Record<ConstructionName, OperatorDefinition>
   }),
 };
 
-/** The value in whichever attribute a Constant has. */
+/** The value of a Constant, from whichever attribute holds it. */
 function constantOf(node: Node): Tensor {
   const given = Object.values(node.attributes);
   const [attribute] = given;
@@ -133,7 +133,7 @@ function constantOf(node: Node): Tensor {
   }
 }
 
-/** What ConstantOfShape fills with: one element; a float32 zero where nothing is said. */
+/** The element that ConstantOfShape fills with; default a float32 zero. */
 function fillOf(node: Node): Tensor {
   const attribute = node.attributes['value'];
   const fill = attribute?.type === 'tensor' ? attribute.value : zeros('float32', [1]);
@@ -153,7 +153,8 @@ function scalarConstant(node: Node, inputs: Inputs<ValueType>, constants: Inputs
     constant,
     node,
     () =>
-      `needs the value of its input "${node.inputs[index]}" before running; make it an initializer or compute it from constants and shapes`,
+      `needs the value of its input "${node.inputs[index]}" before running; make it an initializer or compute ` +
+      'it from constants and shapes',
   );
   return Number(constant.data[0]);
 }

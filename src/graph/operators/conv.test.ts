@@ -117,7 +117,7 @@ test('ConvTranspose scatters each input times the kernel', () => {
 test('ConvTranspose cuts to the output_shape, at the beginning first; to input·stride where auto_pad is SAME', () => {
   const x = float32([1, 1, 2], [1, 2]);
   const w = float32([1, 1, 3], [1, 10, 100]);
-  // 4 elements are covered, one is too much.
+  // 4 elements are covered, one too many.
   assert.deepEqual(result(runOperator('ConvTranspose', [x, w], { output_shape: ints([3]) })), [
     [1, 1, 3],
     [12, 120, 200],
@@ -151,7 +151,8 @@ test('convolutions name the shapes that do not fit', () => {
   const x = count([1, 3, 4, 4]);
   assert.equal(
     operatorProblem('Conv', [x, count([8, 4, 3, 3])]),
-    `Node "node" (Conv) has weights [8, 4, 3, 3] for an input [1, 3, 4, 4] with group = 1; the weights' second dimension must be 3.`,
+    'Node "node" (Conv) has weights [8, 4, 3, 3] for an input [1, 3, 4, 4] with group = 1; ' +
+      "the weights' second dimension must be 3.",
   );
   assert.equal(
     operatorProblem('Conv', [x, count([8, 3, 5, 5])]),

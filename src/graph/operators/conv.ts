@@ -29,7 +29,8 @@ export const convolutions: Readonly<Record<'Conv' | 'ConvTranspose', OperatorDef
         w.shape[1] === (x.shape[1] as number) / groups,
         node,
         () =>
-          `has weights ${shapeText(w.shape)} for an input ${shapeText(x.shape)} with group = ${groups}; the weights' second dimension must be ${(x.shape[1] as number) / groups}`,
+          `has weights ${shapeText(w.shape)} for an input ${shapeText(x.shape)} with group = ${groups}; the ` +
+          `weights' second dimension must be ${(x.shape[1] as number) / groups}`,
       );
       check(
         (w.shape[0] as number) % groups === 0,
@@ -56,7 +57,8 @@ export const convolutions: Readonly<Record<'Conv' | 'ConvTranspose', OperatorDef
         w.shape[0] === x.shape[1],
         node,
         () =>
-          `has weights ${shapeText(w.shape)} for an input ${shapeText(x.shape)}; their first dimension must be ${x.shape[1]}`,
+          `has weights ${shapeText(w.shape)} for an input ${shapeText(x.shape)}; their first dimension must be ` +
+          `${x.shape[1]}`,
       );
       const channels = (w.shape[1] as number) * groups;
       checkBias(node, inputs[2], channels);
@@ -115,10 +117,7 @@ function convWindow(node: Node, x: ValueType, w: ValueType): Window {
   return windowOf(node, x.shape.slice(2), w.shape.slice(2));
 }
 
-/**
- * The window of the convolution of which this node is the transpose: it slides over the node's output and has X's
- * places.
- */
+/** The window of the convolution that this node transposes: it slides over the node's output and has X's places. */
 function transposedWindow(node: Node, x: ValueType, w: ValueType): Window {
   const [places, kernel] = [x.shape.slice(2), w.shape.slice(2)];
   const { strides, dilations, autoPad } = windowSteps(node, kernel);
@@ -128,7 +127,7 @@ function transposedWindow(node: Node, x: ValueType, w: ValueType): Window {
     node,
     () => `has output_padding ${shapeText(extra)}; it needs ${kernel.length} integers that are not negative`,
   );
-  // What the scattered windows cover, before padding is cut off.
+  // The size that the scattered windows cover, before padding is removed.
   const covered = places.map(
     (count, axis) =>
       (count - 1) * (strides[axis] as number) +
@@ -155,8 +154,8 @@ function transposedWindow(node: Node, x: ValueType, w: ValueType): Window {
     node,
     () => `has output_shape ${shapeText(size)}; it needs ${kernel.length} positive integers`,
   );
-  // Padding cuts off what is too much. Where the windows cover less, a stated output has zeros at its end; SAME stays
-  // with less.
+  // Padding removes the excess. If the windows cover less, an explicit output_shape has zeros at its end; SAME stays
+  // smaller.
   const totals = covered.map((length, axis) => Math.max(0, length - (size[axis] as number)));
   const [padsBegin, padsEnd] = splitPadding(totals, autoPad === 'SAME_UPPER' ? 'SAME_UPPER' : 'SAME_LOWER');
   if (!stated) return { ...window, ...uncovered(node, covered, padsBegin, padsEnd) };
@@ -165,7 +164,8 @@ function transposedWindow(node: Node, x: ValueType, w: ValueType): Window {
 }
 
 /**
- * Zeros after the last window must not make room for another: the node would then be the transpose of no convolution.
+ * Zeros after the last window must not leave room for another: the node would then not be the transpose of a
+ * convolution.
  */
 function checkCovering(
   node: Node,
@@ -177,11 +177,12 @@ function checkCovering(
     size.every((length, axis) => length - (covered[axis] as number) < (strides[axis] as number)),
     node,
     () =>
-      `leaves a whole stride of its output ${shapeText(size)} uncovered by its windows, which reach ${shapeText(covered)}; the strides are ${shapeText(strides)}`,
+      `leaves a whole stride of its output ${shapeText(size)} uncovered by its windows, which reach ` +
+      `${shapeText(covered)}; the strides are ${shapeText(strides)}`,
   );
 }
 
-/** What padding leaves of the covered size. */
+/** The covered size without padding. */
 function uncovered(
   node: Node,
   covered: readonly number[],

@@ -1,4 +1,4 @@
-// Operators that cut values into parts along axes, and that pad them.
+// Operators that slice values along axes, and that pad them.
 
 import { intAttribute, type Node, stringAttribute } from '../graph.ts';
 import { allocate, elementCount, type Tensor, type ValueType } from '../tensor.ts';
@@ -109,8 +109,8 @@ interface Range {
 }
 
 /**
- * What Slice takes of each axis, with starts and ends clamped as ONNX says: a start before the first element is the
- * first, also for negative steps (not so in numpy).
+ * The range that Slice takes of each axis, with starts and ends clamped by ONNX's rule: a start before the first
+ * element becomes the first, also for negative steps (unlike numpy).
  */
 function sliceRanges(
   node: Node,
@@ -131,7 +131,8 @@ function sliceRanges(
     agree,
     node,
     () =>
-      `has ${starts.length} starts, ${ends.length} ends, ${axes.length} axes and ${steps.length} steps; they must be as many`,
+      `has ${starts.length} starts, ${ends.length} ends, ${axes.length} axes and ${steps.length} steps; they ` +
+      'must be as many',
   );
   return shape.map((dimension, axis) => {
     const position = axes.indexOf(axis);
@@ -174,7 +175,7 @@ function splitSizes(
     node,
     () => `has ${parts} outputs and num_outputs = ${intAttribute(node, 'num_outputs', 0)}`,
   );
-  // Equal parts, the last one smaller where they do not come out even.
+  // Equal parts; the last one is smaller if the length is not divisible.
   const size = Math.ceil(length / parts);
   const last = length - size * (parts - 1);
   check(last >= 0, node, () => `cannot split ${length} elements into ${parts} parts`);
@@ -223,7 +224,7 @@ function checkPadMode(node: Node, shape: readonly number[], begins: readonly num
   });
 }
 
-/** Pads by reading: each axis has a map from the result's index to the input's; −1 where the constant stands. */
+/** Pads by reading: each axis has a map from the result's index to the input's; −1 for the constant. */
 function pad(
   x: Tensor,
   begins: readonly number[],
@@ -235,7 +236,7 @@ function pad(
   if (mode === 'constant') {
     const data = allocate(x.type, elementCount(shape)) as Float64Array;
     if (value) data.fill(value.data[0] as number);
-    // The box of the input that the result still shows, as offsets in both.
+    // The box of the input that the result contains, as offsets in both.
     const first = begins.map((begin) => Math.max(0, -begin));
     const box = x.shape.map((dimension, axis) =>
       Math.max(0, Math.min(dimension, (shape[axis] as number) - (begins[axis] as number)) - (first[axis] as number)),
@@ -263,7 +264,7 @@ function pad(
   return gather(x, shape, mappedOffsets(maps));
 }
 
-/** The index that a padded position shows. */
+/** The input index that a padded position reads. */
 function padSource(index: number, length: number, mode: string): number {
   if (mode === 'edge') return Math.min(Math.max(index, 0), length - 1);
   if (mode === 'wrap') return ((index % length) + length) % length;

@@ -1,4 +1,4 @@
-// The numbers by which ONNX attributes (Cast's `to`, EyeLike's `dtype`) name element types: TensorProto.DataType.
+// The numbers of element types in ONNX attributes (Cast's `to`, EyeLike's `dtype`): TensorProto.DataType.
 
 import type { Node } from '../graph.ts';
 import type { ElementType } from '../tensor.ts';
@@ -24,7 +24,7 @@ export function dataTypeCode(type: ElementType): number {
   return codes[type];
 }
 
-/** The element type of a code, or undefined where Asteroid's tensors cannot have it. */
+/** The element type of a code, or undefined if Asteroid does not support it. */
 export function elementTypeOfCode(code: number): ElementType | undefined {
   return (Object.keys(codes) as ElementType[]).find((type) => codes[type] === code);
 }

@@ -1,6 +1,5 @@
-// The frame around every operator: checks the node's inputs, outputs, attributes and element types before the
-// operator's own rule sees them, so that rules contain nothing but the rule. Every complaint is an InputError that
-// names the node and what it saw.
+// The common frame of all operators: checks a node's inputs, outputs, attributes and element types before the
+// operator's own rule runs. Every violation is an InputError that names the node and what it has.
 
 import { assert, defined } from '../../assert.ts';
 import { InputError } from '../../errors.ts';
@@ -9,28 +8,28 @@ import { type ElementType, elementCount, sameShape, type Tensor, type ValueType 
 import type { OperatorDefinition } from './definition.ts';
 import { plainNumbers } from './numbers.ts';
 
-/** The inputs of a node as its rule sees them: the required ones are there. */
+/** The inputs of a node in its rule; the required ones are present. */
 export type Inputs<T> = readonly (T | undefined)[];
 
-/** An operator as its family's file writes it down. */
+/** An operator as declared in its family's file. */
 export interface Specification {
   /** The least and the most inputs; the first `least` are required, the others may be absent. */
   readonly inputs: readonly [least: number, most: number];
-  /** The least and the most outputs; [1, 1] where it is not given. */
+  /** The least and the most outputs. Default [1, 1]. */
   readonly outputs?: readonly [least: number, most: number];
   /** The attributes that the operator has, with their types. */
   readonly attributes?: Readonly<Record<string, Attribute['type']>>;
   /**
-   * The element types that each input may have: for the inputs in order, the last list for all that follow. Any type
-   * where it is not given.
+   * The element types that each input may have: for the inputs in order, the last list for all that follow. Default:
+   * any type.
    */
   readonly types?: readonly (readonly ElementType[])[];
-  /** Inputs that must have the element type of input 0 (where they are present). */
+  /** Inputs that, if present, must have the element type of input 0. */
   readonly sameType?: readonly number[] | 'all';
   /** Inputs whose values must be known before running. */
   readonly constantInputs?: readonly number[];
   infer(node: Node, inputs: Inputs<ValueType>, constants: Inputs<Tensor>): readonly ValueType[];
-  /** `types` is what `infer` says of these inputs, with every constant known. */
+  /** `types` is the result of `infer` for these inputs, with every constant known. */
   evaluate(node: Node, inputs: Inputs<Tensor>, types: readonly ValueType[]): readonly Tensor[];
 }
 
@@ -39,14 +38,14 @@ export const signedTypes: readonly ElementType[] = [...floatTypes, 'int8', 'int1
 export const unsignedTypes: readonly ElementType[] = ['uint8', 'uint16', 'uint32', 'uint64'];
 export const integerTypes: readonly ElementType[] = ['int8', 'int16', 'int32', 'int64', ...unsignedTypes];
 export const numericTypes: readonly ElementType[] = [...floatTypes, ...integerTypes];
-/** What ONNX allows in sums of products: floats and integers of at least 32 bits. */
+/** The types that ONNX allows in sums of products: floats and integers of at least 32 bits. */
 export const arithmeticTypes: readonly ElementType[] = [...floatTypes, 'int32', 'int64', 'uint32', 'uint64'];
 export const indexTypes: readonly ElementType[] = ['int32', 'int64'];
 export const int64Only: readonly ElementType[] = ['int64'];
 export const boolOnly: readonly ElementType[] = ['bool'];
 export const anyType: readonly ElementType[] = [...numericTypes, 'bool'];
 
-/** Turns a specification into the definition that the table holds. */
+/** Converts a specification to the definition in the table. */
 export function define(specification: Specification): OperatorDefinition {
   const infer: OperatorDefinition['infer'] = (node, inputs, constants) => {
     checkCounts(node, specification);
@@ -67,7 +66,8 @@ export function define(specification: Specification): OperatorDefinition {
           output.data.length === elementCount(type.shape);
         assert(
           fits,
-          `${node.operator} promised ${typeText(type)} and returned ${typeText(output)} with ${output.data.length} elements`,
+          `${node.operator} promised ${typeText(type)} and returned ${typeText(output)} with ` +
+            `${output.data.length} elements`,
         );
       });
       return outputs;
@@ -76,7 +76,7 @@ export function define(specification: Specification): OperatorDefinition {
   };
 }
 
-/** Throws the InputError of a node: `problem` continues the sentence that starts with the node's name. */
+/** Throws the InputError of a node: `problem` continues the sentence that begins with the node's name. */
 export function fail(node: Node, problem: string): never {
   throw new InputError(`Node "${node.name}" (${node.operator}) ${problem}.`);
 }
@@ -96,7 +96,7 @@ export function typeText(value: ValueType): string {
   return `${value.type}${shapeText(value.shape)}`;
 }
 
-/** An input that the frame has seen to be there. */
+/** An input that the frame has checked to be present. */
 export function required<T>(inputs: Inputs<T>, index: number): T {
   return defined(inputs[index], `input ${index}`);
 }
@@ -119,8 +119,8 @@ export function normalizeAxes(node: Node, axes: readonly number[], rank: number)
 }
 
 /**
- * The integers in a constant input, or undefined where the input is absent. Throws where the value is not known before
- * running.
+ * The integers in a constant input, or undefined if the input is absent. Throws InputError if the value is not known
+ * before running.
  */
 export function constantIntegers(
   node: Node,
@@ -134,7 +134,8 @@ export function constantIntegers(
     constant,
     node,
     () =>
-      `needs the value of its input "${node.inputs[index]}" before running; make it an initializer or compute it from constants and shapes`,
+      `needs the value of its input "${node.inputs[index]}" before running; make it an initializer or compute ` +
+      'it from constants and shapes',
   );
   check(
     constant.shape.length <= 1,
@@ -157,12 +158,10 @@ function checkCounts(
     check(node.inputs[index], node, () => `lacks input ${index}; the operator needs at least ${leastInputs} inputs`);
   }
   const outputs = node.outputs.length;
-  check(
-    outputs >= leastOutputs && outputs <= mostOutputs,
-    node,
-    () =>
-      `has ${outputs} outputs where the operator has ${leastOutputs === mostOutputs ? leastOutputs : `${leastOutputs} to ${mostOutputs}`}`,
-  );
+  check(outputs >= leastOutputs && outputs <= mostOutputs, node, () => {
+    const known = leastOutputs === mostOutputs ? leastOutputs : `${leastOutputs} to ${mostOutputs}`;
+    return `has ${outputs} outputs where the operator has ${known}`;
+  });
 }
 
 function checkAttributes(node: Node, known: Readonly<Record<string, Attribute['type']>>): void {
@@ -173,7 +172,8 @@ function checkAttributes(node: Node, known: Readonly<Record<string, Attribute['t
       type,
       node,
       () =>
-        `has the attribute "${name}", which the operator does not know at opset 21 (it knows ${names === '' ? 'none' : names})`,
+        `has the attribute "${name}", which the operator does not know at opset 21 (it knows ` +
+        `${names === '' ? 'none' : names})`,
     );
     check(
       attribute.type === type,

@@ -1,4 +1,4 @@
-// The forms of elementwise operators: of one input, of two with broadcasting, of any number.
+// The forms of elementwise operators: with one input, with two broadcast inputs, with any number.
 
 import type { Node } from '../graph.ts';
 import { type ElementType, elementCount, sameShape, type Tensor, type ValueType } from '../tensor.ts';
@@ -11,9 +11,9 @@ export type Unary = (x: number) => number;
 export type Binary = (a: number, b: number) => number;
 
 interface UnaryOptions extends Pick<Specification, 'types' | 'attributes'> {
-  /** The function on 64-bit integers; where it is not given they go through double precision. */
+  /** The function on 64-bit integers; if absent, they are converted to doubles. */
   readonly big?: (x: bigint) => bigint;
-  /** The result's element type where it is not the input's. */
+  /** The result's element type if it is not the input's. */
   readonly result?: ElementType;
 }
 
@@ -67,8 +67,8 @@ export function binary(
 }
 
 /**
- * An operator that folds `combine` over any number of inputs of one type, with broadcasting, and then finishes each
- * element.
+ * An operator that folds `combine` over any number of inputs of one type, with broadcasting, and then applies a final
+ * function to each element.
  */
 export function variadic(
   types: readonly ElementType[],
@@ -104,7 +104,7 @@ export function variadic(
   });
 }
 
-/** f over two inputs, broadcast to the result's shape. */
+/** f applied to two inputs, broadcast to the result's shape. */
 export function zip(inputs: Inputs<Tensor>, { type, shape }: ValueType, f: Binary): Tensor {
   const [left, right] = [required(inputs, 0), required(inputs, 1)];
   const [a, b] = [numbers(left), numbers(right)];
@@ -119,7 +119,7 @@ export function zip(inputs: Inputs<Tensor>, { type, shape }: ValueType, f: Binar
   return store(type, shape, values);
 }
 
-/** The shapes of the inputs that are there. */
+/** The shapes of the present inputs. */
 export function shapesOf(inputs: Inputs<ValueType>): readonly (readonly number[])[] {
   return inputs.flatMap((input) => (input ? [input.shape] : []));
 }

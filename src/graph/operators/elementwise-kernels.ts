@@ -1,4 +1,4 @@
-// The elementwise operators that are more than a function of numbers: Clip, Pow, Mod, BitShift, Where, Cast.
+// The elementwise operators that are not just a function of numbers: Clip, Pow, Mod, BitShift, Where, Cast.
 
 import { intAttribute, type Node, stringAttribute } from '../graph.ts';
 import { type ElementType, isFloat, type Tensor, type ValueType } from '../tensor.ts';
@@ -20,7 +20,7 @@ import {
   toBig,
 } from './numbers.ts';
 
-/** min(max(x, low), high), so that a crossed pair of bounds gives the upper one, as numpy does. */
+/** min(max(x, low), high), so that crossed bounds give the upper one, as in numpy. */
 export function clip(inputs: Inputs<Tensor>): Tensor {
   const { type, shape } = required(inputs, 0);
   const x = numbers(required(inputs, 0));
@@ -59,7 +59,7 @@ function powerBig(a: bigint, b: bigint): bigint {
   return result;
 }
 
-/** Truncating division of 64-bit integers; 0 where the divisor is 0, whose quotient ONNX leaves undefined. */
+/** Truncating division of 64-bit integers; 0 for a divisor of 0, whose quotient ONNX leaves undefined. */
 export const divideBig: Binary = ((a: bigint, b: bigint) => (b === 0n ? 0n : a / b)) as unknown as Binary;
 
 /**
@@ -94,7 +94,7 @@ export function bitShift(node: Node, type: ElementType): Binary {
   return (a, b) => (left ? a * 2 ** b : Math.floor(a / 2 ** b));
 }
 
-/** yes where the condition holds, no elsewhere, all broadcast. */
+/** `yes` where the condition holds, `no` elsewhere, all broadcast. */
 export function where(inputs: Inputs<Tensor>, { type, shape }: ValueType): Tensor {
   const [condition, yes, no] = [required(inputs, 0), required(inputs, 1), required(inputs, 2)];
   const flags = condition.data as Uint8Array;
@@ -108,7 +108,7 @@ export function where(inputs: Inputs<Tensor>, { type, shape }: ValueType): Tenso
 }
 
 /**
- * The values in another element type: floats round to nearest, integers lose the fraction and wrap, bool is "not zero".
+ * The values in another element type: floats round to nearest, integers drop the fraction and wrap, bool is "not zero".
  */
 export function cast(source: Tensor, type: ElementType): Tensor {
   const { shape } = source;

@@ -1,4 +1,4 @@
-// Operators that compute each element of their result from the elements at the same place of their (broadcast) inputs.
+// Operators that compute each element of the result from the elements at the same place of their (broadcast) inputs.
 
 import { floatAttribute, intAttribute, stringAttribute } from '../graph.ts';
 import { elementCount, type ValueType } from '../tensor.ts';
@@ -169,7 +169,8 @@ export const elementwise: Readonly<Record<ElementwiseName, OperatorDefinition>> 
         broadcastsTo(slope.shape, x.shape),
         node,
         () =>
-          `has a slope of shape ${shapeText(slope.shape)}, which does not broadcast to its input's ${shapeText(x.shape)}`,
+          `has a slope of shape ${shapeText(slope.shape)}, which does not broadcast to its input's ` +
+          `${shapeText(x.shape)}`,
       );
       return [typeOf(x)];
     },
@@ -204,7 +205,7 @@ export const elementwise: Readonly<Record<ElementwiseName, OperatorDefinition>> 
   Softsign: unary(() => (x) => x / (1 + Math.abs(x))),
   Sqrt: unary(() => Math.sqrt),
   Sub: binary(() => (a, b) => a - b),
-  // Term by term in the type, as runtimes do it: a sum is then the same where a cut of the graph parts it.
+  // Added term by term in the element type, as runtimes do: the sum is then the same if a cut of the graph splits it.
   Sum: variadic(floatTypes, (type) => (type === 'float64' ? (a, b) => a + b : (a, b) => Math.fround(a + b))),
   Tan: unary(() => Math.tan),
   Tanh: unary(() => Math.tanh),

@@ -1,4 +1,4 @@
-// The table of all operators: the one place where an ONNX operator's type rule and its value are looked up.
+// The table of all operators: an ONNX operator's type rule and value by its name.
 
 import type { OperatorDefinition } from './definition.ts';
 import { elementwise } from './elementwise.ts';
@@ -16,7 +16,7 @@ export const operators: Readonly<Record<OperatorName, OperatorDefinition>> = {
   ...randoms,
 };
 
-/** True for an operator of the default domain that Asteroid knows. */
+/** True for a supported operator of the default domain. */
 export function isOperator(name: string): name is OperatorName {
   return Object.hasOwn(operators, name);
 }

@@ -1,5 +1,5 @@
-// Operators that read or write elements at places given by an input: the Gather and Scatter families, OneHot.
-// Indices are data, so a wrong one shows only when the graph runs; it is an InputError then.
+// Operators that read or write elements at indices given by an input: the Gather and Scatter families, OneHot. Indices
+// are data, so a wrong one is found only at run time; it is an InputError then.
 
 import { intAttribute, type Node, stringAttribute } from '../graph.ts';
 import { type ElementType, elementCount, isFloat, sameShape, type Tensor, tensor, type ValueType } from '../tensor.ts';
@@ -97,8 +97,8 @@ export const indexed: Readonly<Record<IndexedName, OperatorDefinition>> = {
       return [gather(data, (result as ValueType).shape, table)];
     },
   }),
-  // The coordinates of what is not 0, one column each. Their number decides about the result's shape: only of known
-  // values.
+  // The coordinates of the nonzero elements, one column each. Their number determines the result's shape, so the input
+  // must be constant.
   NonZero: define({
     inputs: [1, 1],
     constantInputs: [0],
@@ -109,7 +109,8 @@ export const indexed: Readonly<Record<IndexedName, OperatorDefinition>> = {
         known,
         node,
         () =>
-          `needs the value of its input "${node.inputs[0]}" before running, because the size of its result depends on it`,
+          `needs the value of its input "${node.inputs[0]}" before running, because the size of its result ` +
+          'depends on it',
       );
       return [{ type: 'int64', shape: [Math.max(1, x.shape.length), nonZeroPlaces(known).length] }];
     },
@@ -158,7 +159,8 @@ export const indexed: Readonly<Record<IndexedName, OperatorDefinition>> = {
         sameShape(indices.shape, updates.shape),
         node,
         () =>
-          `has indices of shape ${shapeText(indices.shape)} and updates of ${shapeText(updates.shape)}; they must be equal`,
+          `has indices of shape ${shapeText(indices.shape)} and updates of ${shapeText(updates.shape)}; they ` +
+          'must be equal',
       );
       reducer(node, data.type);
       return [{ type: data.type, shape: data.shape }];
@@ -215,7 +217,7 @@ export const indexed: Readonly<Record<IndexedName, OperatorDefinition>> = {
   }),
 };
 
-/** The positions of the elements that are not 0, in row-major order. */
+/** The positions of the nonzero elements, in row-major order. */
 function nonZeroPlaces(x: Tensor): readonly number[] {
   return Array.from(plainNumbers(x)).flatMap((value, place) => (value === 0 ? [] : [place]));
 }
@@ -234,7 +236,7 @@ function normalizedIndices(node: Node, indices: Tensor, limit: (position: number
 }
 
 /**
- * GatherElements and ScatterElements: indices have data's rank and reach no further than data except along the axis.
+ * Checks GatherElements and ScatterElements: indices have data's rank and do not exceed data's size except on the axis.
  */
 function checkElementIndices(node: Node, data: readonly number[], indices: readonly number[]): void {
   const axis = axisOf(node, data.length);
@@ -245,11 +247,12 @@ function checkElementIndices(node: Node, data: readonly number[], indices: reado
     fits,
     node,
     () =>
-      `has indices of shape ${shapeText(indices)} for data of ${shapeText(data)}; off axis ${axis} they must not be larger`,
+      `has indices of shape ${shapeText(indices)} for data of ${shapeText(data)}; off axis ${axis} they must ` +
+      'not be larger',
   );
 }
 
-/** The offset in data that each element of `indices` names: its own coordinates, but the index along the axis. */
+/** The offset in data of each element of `indices`: its own coordinates, with the index on the axis. */
 function elementTable(node: Node, shape: readonly number[], indices: Tensor): Int32Array {
   const axis = axisOf(node, shape.length);
   const strides = stridesOf(shape);
@@ -274,14 +277,14 @@ function tupleOffsets(node: Node, shape: readonly number[], indices: Tensor, bat
   });
 }
 
-/** Data's elements, to be changed. */
+/** A mutable copy of data's elements. */
 function copyOf(data: Tensor): Numbers {
   const values = scratch(data.type, data.data.length);
   values.set(numbers(data));
   return values;
 }
 
-/** How a Scatter combines what is there with an update. */
+/** How a Scatter combines an element with an update. */
 function reducer(node: Node, type: ElementType): (old: number, update: number) => number {
   const reduction = stringAttribute(node, 'reduction', 'none');
   check(reduction === 'none' || type !== 'bool', node, () => `cannot reduce bool values with "${reduction}"`);

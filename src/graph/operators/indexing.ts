@@ -1,6 +1,6 @@
-// Index arithmetic: strides, broadcasting, and tables of offsets. Kernels that move elements are one table away from a
-// plain loop: `offsets(shape, strides)` lists, for each element of `shape` in row-major order, where it lies in an
-// array with those strides.
+// Index arithmetic: strides, broadcasting, and tables of offsets. With a table, kernels that move elements are plain
+// loops: `offsets(shape, strides)` gives, for each element of `shape` in row-major order, its position in an array with
+// those strides.
 
 import type { Node } from '../graph.ts';
 import { allocate, type ElementType, elementCount, sameShape, type Tensor } from '../tensor.ts';
@@ -30,7 +30,7 @@ export function offsets(shape: readonly number[], strides: readonly number[], st
   return table;
 }
 
-/** Like `offsets`, for maps that are no multiples: offset[i] = Σ maps[axis][coordinate[axis]]. */
+/** `offsets` for maps that are not multiples: offset[i] = Σ maps[axis][coordinate[axis]]. */
 export function mappedOffsets(maps: readonly ArrayLike<number>[]): Int32Array {
   let table = Int32Array.of(0);
   for (const map of maps) {
@@ -43,7 +43,7 @@ export function mappedOffsets(maps: readonly ArrayLike<number>[]): Int32Array {
   return table;
 }
 
-/** The shape to which all shapes broadcast (numpy's rule), or undefined where they do not. */
+/** The shape to which all shapes broadcast (numpy's rule), or undefined if they do not. */
 export function broadcast(shapes: readonly (readonly number[])[]): readonly number[] | undefined {
   const rank = Math.max(0, ...shapes.map((shape) => shape.length));
   const result = new Array<number>(rank).fill(1);
@@ -59,7 +59,7 @@ export function broadcast(shapes: readonly (readonly number[])[]): readonly numb
   return result;
 }
 
-/** `broadcast`, or the InputError of the node. */
+/** `broadcast`; throws the node's InputError if the shapes do not broadcast. */
 export function broadcastShapes(node: Node, shapes: readonly (readonly number[])[]): readonly number[] {
   return (
     broadcast(shapes) ??
@@ -67,14 +67,14 @@ export function broadcastShapes(node: Node, shapes: readonly (readonly number[])
   );
 }
 
-/** True where `shape` broadcasts to `target` without enlarging it. */
+/** True if `shape` broadcasts to `target` without enlarging it. */
 export function broadcastsTo(shape: readonly number[], target: readonly number[]): boolean {
   const result = broadcast([shape, target]);
   return result !== undefined && sameShape(result, target);
 }
 
 /**
- * For each element of `target`, the offset of the element of `shape` that broadcasts there; the rank may be smaller
+ * For each element of `target`, the offset of the element of `shape` that is broadcast to it; the rank may be smaller
  * than target's.
  */
 export function broadcastOffsets(shape: readonly number[], target: readonly number[]): Int32Array {
@@ -84,7 +84,7 @@ export function broadcastOffsets(shape: readonly number[], target: readonly numb
   return offsets(target, strides);
 }
 
-/** The tensor of `shape` whose i-th element is `source`'s element at table[i]. Any element type. */
+/** The tensor of `shape` whose i-th element is `source`'s element at table[i], of any element type. */
 export function gather(source: Tensor, shape: readonly number[], table: Int32Array): Tensor {
   const from = source.data as Float64Array;
   const to = allocate(source.type, table.length) as Float64Array;
@@ -99,7 +99,7 @@ export function scatter(source: Tensor, target: Tensor['data'], table: Int32Arra
   for (let index = 0; index < table.length; index++) to[table[index] as number] = from[index] as number;
 }
 
-/** The same elements under another shape. */
+/** The same elements with another shape. */
 export function reshaped(source: Tensor, shape: readonly number[]): Tensor {
   return { type: source.type, shape, data: source.data };
 }

@@ -26,7 +26,8 @@ export const matmul: Readonly<Record<'Gemm' | 'MatMul', OperatorDefinition>> = {
         inner === innerOfB,
         node,
         () =>
-          `multiplies ${rows}x${inner} by ${innerOfB}x${columns} (A ${shapeText(a.shape)}, B ${shapeText(b.shape)}); the inner dimensions must be equal`,
+          `multiplies ${rows}x${inner} by ${innerOfB}x${columns} (A ${shapeText(a.shape)}, B ` +
+          `${shapeText(b.shape)}); the inner dimensions must be equal`,
       );
       check(
         !c || broadcastsTo(c.shape, [rows, columns]),

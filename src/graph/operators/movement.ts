@@ -1,5 +1,5 @@
-// Operators that move elements without looking at them, under shapes that are known before running: reshaping,
-// transposing, joining, repeating. Cutting and padding stand in cutting.ts.
+// Operators that move elements without reading their values, with shapes known before running: reshaping, transposing,
+// joining, repeating. Slicing and padding are in cutting.ts.
 
 import { intAttribute, intsAttribute, type Node, stringAttribute } from '../graph.ts';
 import { elementCount, type Tensor, type ValueType } from '../tensor.ts';
@@ -269,7 +269,7 @@ function permutationOf(node: Node, shape: readonly number[]): readonly number[] 
   return order;
 }
 
-/** A list of dimensions from the model: no negative ones. */
+/** A list of dimensions from the model, checked to be non-negative. */
 function dimensions(node: Node, list: readonly number[]): readonly number[] {
   check(
     list.every((dimension) => dimension >= 0),
@@ -293,7 +293,8 @@ function concatenated(node: Node, inputs: Inputs<ValueType>): ValueType {
       fits,
       node,
       () =>
-        `joins ${shapeText(shape)} and ${shapeText(input.shape)} along axis ${axis}; all other dimensions must be equal`,
+        `joins ${shapeText(shape)} and ${shapeText(input.shape)} along axis ${axis}; all other dimensions must ` +
+        'be equal',
     );
     length += input.shape[axis] as number;
   }
@@ -307,7 +308,7 @@ function blockShape(node: Node, { shape }: ValueType): readonly [number, number,
   return [...(shape as [number, number, number, number]), block];
 }
 
-/** Reshape's target: 0 copies the input's dimension (unless `allowzero`), one −1 takes what is left. */
+/** Reshape's target shape: 0 copies the input's dimension (unless `allowzero`), one −1 takes the remaining size. */
 function reshapeTarget(node: Node, shape: readonly number[], target: readonly number[]): readonly number[] {
   const allowZero = intAttribute(node, 'allowzero', 0) !== 0;
   const problem = (): never => fail(node, `cannot reshape ${shapeText(shape)} to ${shapeText(target)}`);
@@ -324,7 +325,7 @@ function reshapeTarget(node: Node, shape: readonly number[], target: readonly nu
   return elementCount(result) === elementCount(shape) ? result : problem();
 }
 
-/** The part of each matrix on and above (below) its k-th diagonal; zeros elsewhere. */
+/** The part of each matrix on and above (below) its k-th diagonal, with zeros elsewhere. */
 function triangle(x: Tensor, k: number, upper: boolean): Tensor {
   const [rows, columns] = [x.shape.at(-2) as number, x.shape.at(-1) as number];
   const output = zeros(x.type, x.shape);

@@ -1,5 +1,5 @@
-// The operators that Asteroid knows, of ONNX's default domain at the canonical opset. Tables elsewhere (meaning,
-// gradients) are records over this type: an operator added here does not compile until each of them has its entry.
+// The supported operators of ONNX's default domain at the canonical opset. Other tables (meaning, gradients) are
+// records over this type: an operator added here does not compile until each of them has its entry.
 
 export type ElementwiseName =
   | 'Abs'

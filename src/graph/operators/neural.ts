@@ -1,4 +1,4 @@
-// Operators of neural networks: products, convolutions, pools, normalizations.
+// The operators of neural networks: products, convolutions, pools, normalizations.
 
 import { convolutions } from './conv.ts';
 import type { OperatorDefinition } from './definition.ts';

@@ -21,7 +21,7 @@ test('BatchNormalization in inference mode uses the given statistics', () => {
   near(runOperator('BatchNormalization', inputs, { epsilon: float(0) })[0], [0, 100, 1, 140]);
 });
 
-test('BatchNormalization in training mode: batch statistics, population variance, running·momentum + batch·(1 − momentum)', () => {
+test('BatchNormalization in training mode: batch statistics, population variance, running averages', () => {
   // Channel 0 holds 1, 3, 5, 7: mean 4, population variance 5 (sample variance would be 20/3).
   const x = float64([2, 1, 2], [1, 3, 5, 7]);
   const inputs = [x, float64([1], [1]), float64([1], [0]), float64([1], [10]), float64([1], [1])];
@@ -96,7 +96,7 @@ test('Dropout passes through in inference and at ratio 0; a random mask is refus
   assert.match(operatorProblem('Dropout', [x, scalar('float32', 0.5), scalar('bool', 1)]), /drops elements at random/);
 });
 
-test('normalizations name what does not fit', () => {
+test('errors of normalizations name what does not fit', () => {
   const x = float64([2, 3, 4], new Array(24).fill(1));
   const ones = (count: number): Tensor => float64([count], new Array(count).fill(1));
   assert.equal(

@@ -1,5 +1,5 @@
-// Normalizations: values brought to mean 0 and variance 1 (or to norm 1) over some axes, then scaled and shifted;
-// Softmax; Dropout. Variances are those of the population (divided by the count), everywhere, as ONNX has them.
+// Normalizations: values scaled to mean 0 and variance 1 (or to norm 1) over some axes, then scaled and shifted;
+// Softmax; Dropout. Variances are the population's (divided by the count), as in ONNX.
 
 import { floatAttribute, intAttribute, type Node } from '../graph.ts';
 import { type ElementType, elementCount, sameShape, type Tensor, type ValueType } from '../tensor.ts';
@@ -51,8 +51,8 @@ export const normalizations: Readonly<Record<NormalizationName & NeuralName, Ope
     },
     evaluate: (node, inputs) => batchNormalization(node, inputs),
   }),
-  // Inference, and training with ratio 0, pass the data through. Random masks are the differentiated graph's business:
-  // there they are inputs.
+  // Inference, and training with ratio 0, pass the data through. Random masks are inputs of the differentiated graph
+  // instead.
   Dropout: define({
     inputs: [1, 3],
     outputs: [1, 2],
@@ -80,7 +80,8 @@ export const normalizations: Readonly<Record<NormalizationName & NeuralName, Ope
       if (training && ratio !== 0)
         fail(
           node,
-          `drops elements at random (training_mode with ratio ${ratio}), which has no defined value; give it an explicit mask by Mul`,
+          `drops elements at random (training_mode with ratio ${ratio}), which has no defined value; give it ` +
+            'an explicit mask by Mul',
         );
       return [x, store('bool', x.shape, new Float64Array(x.data.length).fill(1))];
     },
@@ -136,7 +137,8 @@ export const normalizations: Readonly<Record<NormalizationName & NeuralName, Ope
           !input || broadcastsTo(input.shape, shape),
           node,
           () =>
-            `has a scale or bias of shape ${input && shapeText(input.shape)}, which does not broadcast to its input's ${shapeText(shape)}`,
+            `has a scale or bias of shape ${input && shapeText(input.shape)}, which does not broadcast to its ` +
+            `input's ${shapeText(shape)}`,
         );
       }
       const statistics: ValueType = {
@@ -152,7 +154,7 @@ export const normalizations: Readonly<Record<NormalizationName & NeuralName, Ope
     const logSum = Math.log(x.reduce((sum, value) => sum + Math.exp(value - maximum), 0));
     return x.map((value) => value - maximum - logSum);
   }),
-  // x / ‖x‖ₚ along the axis; 0 where the norm is 0
+  // x / ‖x‖ₚ along the axis; 0 if the norm is 0
   LpNormalization: alongAxis(
     (x, node) => {
       const norm =
@@ -187,14 +189,14 @@ function checkChannels(node: Node, inputs: Inputs<ValueType>, index: number, cha
 }
 
 /**
- * ONNX keeps LayerNormalization's statistics in float32 (stash_type 1). For float64 ours stay in float64, so that
- * gradients can be checked in it.
+ * The type of LayerNormalization's statistics: float32 as in ONNX (stash_type 1), but float64 for float64, so that
+ * gradients can be checked.
  */
 function statisticsType(type: ElementType): ElementType {
   return type === 'float64' ? 'float64' : 'float32';
 }
 
-/** Mean and population variance of x[start], x[start + 1], …, `length` of them. */
+/** Mean and population variance of the `length` elements from x[start] on. */
 function moments(x: Numbers, start: number, length: number): readonly [mean: number, variance: number] {
   let sum = 0;
   for (let index = 0; index < length; index++) sum += x[start + index] as number;
@@ -292,7 +294,7 @@ function layerNormalization(node: Node, inputs: Inputs<Tensor>): readonly Tensor
   return [store(x.type, x.shape, y), store(type, statistics, means), store(type, statistics, inverses)];
 }
 
-/** An operator that maps each line of elements along `axis` (the last by default) to a line. */
+/** An operator that maps each line of elements along `axis` (default: the last) to a line. */
 function alongAxis(
   f: (line: Float64Array, node: Node) => Float64Array,
   validate?: (node: Node) => void,

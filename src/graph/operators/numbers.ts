@@ -1,13 +1,13 @@
-// Elements as JavaScript numbers: how kernels read and write tensors. Arithmetic happens in double precision and is
-// rounded once, when the result is stored in its element type.
+// Elements as JavaScript numbers: how kernels read and write tensors. Arithmetic is in double precision and is rounded
+// once, when the result is stored in its element type.
 //
-// 64-bit integers stay bigints. JavaScript's + - * and < work alike on numbers and on bigints (not on a mixture), so
-// kernels made of those are written once, over `Numbers`, and bigint arrays pass under that name; `literal` gives them
-// constants of the right kind.
+// 64-bit integers stay bigints. JavaScript's + - * and < work on numbers and on bigints (not on a mixture), so kernels
+// that use only these are written once, over `Numbers`, and bigint arrays are passed under that type; `literal` gives
+// constants of the matching kind.
 
 import { allocate, type ElementType, elementCount, type Tensor } from '../tensor.ts';
 
-/** A typed array of numbers, or one of bigints in disguise (see the head of this file). */
+/** A typed array of numbers, or one of bigints passed under this type (see the head of this file). */
 export type Numbers = Float64Array;
 
 /** True for the types whose elements are bigints. */
@@ -20,26 +20,26 @@ export function isInteger(type: ElementType): boolean {
   return type.startsWith('int') || type.startsWith('uint');
 }
 
-/** The elements of a tensor, for reading only: float16 decoded, 64-bit integers as bigints in disguise. */
+/** The elements of a tensor, read-only: float16 decoded, 64-bit integers as bigints under the type Numbers. */
 export function numbers(tensor: Tensor): Numbers {
   return tensor.type === 'float16'
     ? Float64Array.from(tensor.data as Uint16Array, halfToNumber)
     : (tensor.data as unknown as Numbers);
 }
 
-/** The elements of a tensor as true numbers, also for 64-bit integers (exact below 2^53). */
+/** The elements of a tensor as actual numbers, also for 64-bit integers (exact below 2^53). */
 export function plainNumbers(tensor: Tensor): Numbers {
   return isBig(tensor.type) ? Float64Array.from(tensor.data as unknown as ArrayLike<bigint>, Number) : numbers(tensor);
 }
 
-/** f of each element, in doubles. */
+/** f applied to each element, in doubles. */
 export function mapNumbers(values: Numbers, f: (value: number) => number): Numbers {
   const results = new Float64Array(values.length);
   for (let index = 0; index < results.length; index++) results[index] = f(values[index] as number);
   return results;
 }
 
-/** Zeros to compute in: doubles, or 64-bit integers for the 64-bit integer types. */
+/** Zeroed working memory: doubles, or 64-bit integers for the 64-bit integer types. */
 export function scratch(type: ElementType, count: number): Numbers {
   return isBig(type) ? (allocate(type, count) as unknown as Numbers) : new Float64Array(count);
 }
@@ -66,8 +66,8 @@ export function store(type: ElementType, shape: readonly number[], values: Numbe
 }
 
 /**
- * A tensor of `type`, which may be a 64-bit integer type, from true numbers; fractions are cut off, NaN and infinities
- * become 0.
+ * A tensor of `type`, which may be a 64-bit integer type, from actual numbers; fractions are truncated, NaN and
+ * infinities become 0.
  */
 export function storePlain(type: ElementType, shape: readonly number[], values: Numbers): Tensor {
   if (!isBig(type)) return store(type, shape, values);

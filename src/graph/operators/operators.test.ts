@@ -1,5 +1,5 @@
-// What holds for every operator, on random cases: the type that is inferred is the type of the value; whatever is wrong
-// with a node is an InputError that names it, never another error and never a wrong value.
+// Properties of every operator, on random cases: the inferred type is the type of the value; an invalid node gives an
+// InputError that names it, never another error and never a wrong value.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -15,7 +15,7 @@ import type { OperatorName } from './names.ts';
 const seed = 20261121;
 
 for (const operator of Object.keys(operators) as OperatorName[]) {
-  test(`${operator}: the inferred type, from the declared constants alone, is the value's; inputs stay unchanged`, () => {
+  test(`${operator}: the type inferred from the declared constants is the value's; inputs stay unchanged`, () => {
     const { infer, evaluate, constantInputs } = operators[operator];
     const property = fc.property(fc.integer(), (word) => {
       const { node, inputs } = operatorCase(operator, word);
@@ -41,7 +41,7 @@ for (const operator of Object.keys(operators) as OperatorName[]) {
 }
 
 for (const operator of Object.keys(operators) as OperatorName[]) {
-  test(`${operator}: a spoilt case is an InputError that names the node, or another valid case`, () => {
+  test(`${operator}: a corrupted case is an InputError that names the node, or another valid case`, () => {
     const { infer, evaluate } = operators[operator];
     let refused = 0;
     const property = fc.property(fc.integer(), (word) => {

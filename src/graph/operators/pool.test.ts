@@ -7,8 +7,8 @@ import { type Tensor, tensor, toNumbers } from '../tensor.ts';
 const float32 = (shape: readonly number[], values: readonly number[]): Tensor => tensor('float32', shape, values);
 const numbers = (outputs: readonly Tensor[]): readonly (readonly number[])[] => outputs.map(toNumbers);
 
-test('MaxPool returns the maxima and where they lie in the whole tensor', () => {
-  // Two images of two channels: the indices count through all of them.
+test('MaxPool returns the maxima and their indices in the whole tensor', () => {
+  // Two images of two channels: the indices run through all of them.
   const x = float32([2, 2, 1, 3], [1, 5, 2, 7, 3, 4, 9, 8, 6, 0, 1, 2]);
   const [values, indices] = runOperator('MaxPool', [x], { kernel_shape: ints([1, 2]) }, 2) as [Tensor, Tensor];
   assert.deepEqual(toNumbers(values), [5, 5, 7, 4, 9, 8, 1, 2]);
@@ -27,7 +27,7 @@ test('MaxPool takes the first of equal elements, and NaN where there is one', ()
   );
 });
 
-test('MaxPool does not see padding, even where all elements are negative', () => {
+test('MaxPool ignores padding, even if all elements are negative', () => {
   const x = float32([1, 1, 2, 2], [-1, -2, -3, -4]);
   const padded = runOperator(
     'MaxPool',
@@ -65,17 +65,17 @@ test('ceil_mode adds a window at the end, but none that starts in the padding', 
   assert.deepEqual(numbers(runOperator('MaxPool', [float32([1, 1, 3], [1, 2, 3])], late)), [[2]]);
 });
 
-test('AveragePool divides by what it sees, or by the padded window with count_include_pad', () => {
+test('AveragePool divides by the elements it covers, or by the padded window with count_include_pad', () => {
   const x = float32([1, 1, 4], [2, 4, 6, 8]);
   const window = { kernel_shape: ints([2]), strides: ints([2]), pads: ints([1, 1]) };
   assert.deepEqual(numbers(runOperator('AveragePool', [x], window)), [[2, 5, 8]]);
   assert.deepEqual(numbers(runOperator('AveragePool', [x], { ...window, count_include_pad: int(1) })), [[1, 5, 4]]);
 });
 
-test('AveragePool: what ceil_mode adds beyond the padding is not counted, even with count_include_pad', () => {
+test('AveragePool: elements that ceil_mode adds beyond the padding never count', () => {
   const x = float32([1, 1, 4], [1, 2, 3, 4]);
   const window = { kernel_shape: ints([3]), strides: ints([2]), ceil_mode: int(1), count_include_pad: int(1) };
-  // The last window covers 3, 4 and one place past the input, which is neither input nor padding.
+  // The last window covers 3, 4 and one place beyond the padding, which does not count.
   assert.deepEqual(numbers(runOperator('AveragePool', [x], window)), [[2, 3.5]]);
 });
 
@@ -101,7 +101,7 @@ test('global pools leave one element a channel', () => {
   assert.deepEqual(numbers(runOperator('GlobalMaxPool', [x])), [[6, -1]]);
 });
 
-test('pools name what does not fit', () => {
+test('errors of pools name what does not fit', () => {
   const x = float32([1, 1, 2, 2], [1, 2, 3, 4]);
   assert.equal(
     operatorProblem('MaxPool', [x], { kernel_shape: ints([2]) }),

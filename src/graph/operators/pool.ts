@@ -67,14 +67,15 @@ function poolWindow(node: Node, x: ValueType): Window {
     smaller,
     node,
     () =>
-      `pads by ${shapeText([...begin, ...end])}, as much as its kernel ${shapeText(kernel)} or more; a window would see nothing but padding`,
+      `pads by ${shapeText([...begin, ...end])}, as much as its kernel ${shapeText(kernel)} or more; a window ` +
+      'would see nothing but padding',
   );
   return windowOf(node, x.shape.slice(2), kernel, intAttribute(node, 'ceil_mode', 0) !== 0);
 }
 
 /**
- * The mean of what each window sees; with `countPadding` the padding counts as zeros (what ceil_mode adds beyond it
- * does not).
+ * The mean of each window's elements; with `countPadding` the padding counts as zeros (elements that ceil_mode adds
+ * beyond it do not).
  */
 function averagePool(source: Tensor, window: Window, countPadding: boolean, { type, shape }: ValueType): Tensor {
   const x = numbers(source);
@@ -103,7 +104,7 @@ function averagePool(source: Tensor, window: Window, countPadding: boolean, { ty
   return store(type, shape, y);
 }
 
-/** For each place of the window, how many of its elements lie on the padded input. */
+/** For each place of the window, the number of its elements inside the padded input. */
 function paddedSizes(window: Window): Float64Array {
   const padded = window.input.map(
     (size, axis) => size + (window.padsBegin[axis] as number) + (window.padsEnd[axis] as number),
@@ -117,9 +118,7 @@ function paddedSizes(window: Window): Float64Array {
   return sizes;
 }
 
-/**
- * The maximum under each window (the first of equals; NaN where there is one), and where in the whole tensor it lies.
- */
+/** The maximum under each window (the first of equal ones; NaN if there is one), and its index in the whole tensor. */
 function maxPool(source: Tensor, window: Window, columnMajor: boolean, { type, shape }: ValueType): readonly Tensor[] {
   const x = numbers(source);
   const table = windowTable(window);
@@ -162,7 +161,7 @@ function columnMajorOffsets(shape: readonly number[]): Float64Array {
   });
 }
 
-/** A pool over all spatial axes, each of which becomes 1. */
+/** A pool over all spatial axes, each of which gets size 1. */
 function globalPool(f: (x: Float64Array, start: number, size: number) => number): OperatorDefinition {
   return define({
     inputs: [1, 1],

@@ -1,5 +1,5 @@
-// Operators that draw at random. Training replaces them by inputs that follow from its seed (autodiff/dropout.ts); the
-// reference here draws from a stream that belongs to the node's name, so that a graph has one value.
+// Operators with random results. Training replaces them by inputs derived from its seed (autodiff/dropout.ts); this
+// reference draws from a stream seeded by the node's name, so that a graph's values are reproducible.
 
 import { createRandom, hashString, type Random } from '../../random.ts';
 import { floatAttribute, intAttribute, intsAttribute, type Node } from '../graph.ts';
@@ -11,7 +11,7 @@ import type { RandomName } from './names.ts';
 import { numbers, store } from './numbers.ts';
 
 export const randoms: Readonly<Record<RandomName, OperatorDefinition>> = {
-  // 1 with the probability that the input has at the same place
+  // 1 with the probability given by the input's element
   Bernoulli: define({
     inputs: [1, 1],
     types: [floatTypes],

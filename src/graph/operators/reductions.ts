@@ -69,7 +69,7 @@ export const reductions: Readonly<Record<ReductionName, OperatorDefinition>> = {
   TopK: topK,
 };
 
-/** What a reduction computes on: element i of `values` belongs to group `groups[i]` of the result. */
+/** The input of a reduction: element i of `values` belongs to group `groups[i]` of the result. */
 interface Groups {
   readonly type: ElementType;
   readonly values: Numbers;
@@ -81,14 +81,14 @@ interface Groups {
 
 interface ReduceOptions {
   readonly types?: readonly ElementType[];
-  /** The rule computes on true numbers, 64-bit integers included: it divides, or takes roots or logarithms. */
+  /** The rule computes on actual numbers, also for 64-bit integers: it divides, or takes roots or logarithms. */
   readonly plain?: boolean;
 }
 
 /**
- * A Reduce operator: axes from input 1 (all where there are none), `keepdims`, `noop_with_empty_axes`. "No-op" means
- * that nothing is
- * joined: every element is a group of its own, so that ReduceL1 gives |x| then, as ONNX clarified after opset 21 and runtimes do.
+ * A Reduce operator: axes from input 1 (default: all), `keepdims`, `noop_with_empty_axes`. "No-op" means that nothing
+ * is joined: every element is its own group, so ReduceL1 then gives |x|, as ONNX clarified after opset 21 and runtimes
+ * do.
  */
 function reduce(
   rule: (x: Groups) => Numbers,
@@ -160,7 +160,7 @@ function sums({ values, groups, groupCount }: Groups, f: (value: number) => numb
   return totals;
 }
 
-/** The extreme of each group, `start` where it is empty; NaN where the group has one. */
+/** The extreme of each group, `start` if it is empty; NaN if the group contains one. */
 function extremes(
   { type, values, groups, groupCount }: Groups,
   start: number,
@@ -175,7 +175,7 @@ function extremes(
   return best;
 }
 
-/** m + log Σ exp(x − m), where m is the group's maximum, so that nothing overflows. */
+/** m + log Σ exp(x − m), where m is the group's maximum, to avoid overflow. */
 function logSumExp(x: Groups): Numbers {
   const maxima = extremes({ ...x, type: 'float64' }, Number.NEGATIVE_INFINITY, (candidate, best) => candidate > best);
   const totals = new Float64Array(x.groupCount);

@@ -1,5 +1,5 @@
-// Resize: every axis that changes is resampled by itself, each new element a weighted sum of a few old ones. The table
-// of these weights (`resampledAxes`) is all there is to it; the gradient is the same sum the other way.
+// Resize: every axis that changes is resampled by itself; each new element is a weighted sum of a few old ones. The
+// table of weights (`resampledAxes`) defines it completely; the gradient applies the transposed table.
 
 import { floatAttribute, intAttribute, intsAttribute, type Node, stringAttribute } from '../graph.ts';
 import type { Tensor, ValueType } from '../tensor.ts';
@@ -18,7 +18,7 @@ import type { OperatorDefinition } from './definition.ts';
 import { span } from './indexing.ts';
 import { type Numbers, plainNumbers, storePlain } from './numbers.ts';
 
-/** One old element and its share in a new one. */
+/** An old element and its weight in a new one. */
 export interface Tap {
   readonly index: number;
   readonly weight: number;
@@ -30,7 +30,7 @@ export interface ResampledAxis {
   readonly input: number;
   readonly output: number;
   /**
-   * For each new element, the old ones that it is a sum of; undefined where it lies outside of the region
+   * For each new element, the weighted old ones that it is the sum of; undefined if it lies outside the region
    * (extrapolation_value).
    */
   readonly taps: readonly (readonly Tap[] | undefined)[];
@@ -95,7 +95,7 @@ function resample(values: Numbers, shape: readonly number[], { axis, input, outp
   return results;
 }
 
-/** The axes that change, with their weights. `constants`: the node's inputs; those behind the first must be known. */
+/** The axes that change, with their weights. `constants`: the node's inputs; those after the first must be known. */
 export function resampledAxes(
   node: Node,
   shape: readonly number[],
@@ -171,7 +171,7 @@ function sizesOf(
   return axes.map((axis, index) => ({ axis, scale, output: Math.floor(scale * (lengths[index] as number) + 0.5) }));
 }
 
-/** Where a new element lies among the old ones. */
+/** The coordinate of a new element among the old ones. */
 function oldCoordinate(
   node: Node,
   place: number,
@@ -209,7 +209,7 @@ function oldCoordinate(
   }
 }
 
-/** The old elements that a new one at `old` is a sum of; beyond the ends the outermost stands. */
+/** The old elements and weights of a new one at `old`; beyond the ends the outermost element is repeated. */
 function tapsAt(node: Node, old: number, scale: number, length: number): readonly Tap[] {
   const mode = stringAttribute(node, 'mode', 'nearest');
   if (mode === 'nearest') return [{ index: clamp(nearest(node, old), length), weight: 1 }];

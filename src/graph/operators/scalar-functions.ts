@@ -1,4 +1,4 @@
-// Functions of one real number that JavaScript's Math lacks, to about 1e-15 relative: slow and obvious.
+// Functions of one real number that JavaScript's Math lacks, to a relative error of about 1e-15: slow and simple.
 
 /**
  * The error function, by its series of positive terms erf(x) = 2/√π · e^(−x²) · Σ 2ⁿ x^(2n+1) / (2n+1)!! (Abramowitz &

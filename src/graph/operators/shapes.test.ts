@@ -39,7 +39,7 @@ test('Slice clamps, counts from the end and goes backwards', () => {
   ]);
 });
 
-test('Slice works on the axes it names and leaves the others', () => {
+test('Slice works on the named axes only', () => {
   const x = upTo([2, 3]);
   assert.deepEqual(result(runOperator('Slice', [x, int64s([1]), int64s([3]), int64s([-1])])), [
     [2, 2],
@@ -67,7 +67,7 @@ test('Pad: constant, reflect, edge, wrap', () => {
   assert.deepEqual(pad('wrap', [2, 4]), [2, 3, 1, 2, 3, 1, 2, 3, 1]);
 });
 
-test('Pad: axes, and what cannot be padded', () => {
+test('Pad: axes, and invalid pads', () => {
   const x = upTo([2, 2]);
   assert.deepEqual(result(runOperator('Pad', [x, int64s([1, 0]), undefined, int64s([-1])])), [
     [2, 3],
@@ -82,7 +82,7 @@ test('Pad: axes, and what cannot be padded', () => {
   assert.match(operatorProblem('Pad', [x, int64s([0, 0, 0, 0])], { mode: string('circular') }), /has mode "circular"/);
 });
 
-test('Reshape: −1 takes the rest, 0 copies, allowzero means 0', () => {
+test('Reshape: −1 takes the remaining size, 0 copies, allowzero means 0', () => {
   const x = upTo([2, 3, 4]);
   const shape = (target: readonly number[], allowZero = 0): readonly number[] =>
     result(runOperator('Reshape', [x, int64s(target)], { allowzero: int(allowZero) }))[0];
@@ -104,7 +104,8 @@ test('Reshape needs its target before running', () => {
   assert.throws(() => operators.Reshape.infer(node, [x, int64s([2])], []), {
     name: 'InputError',
     message:
-      'Node "node" (Reshape) needs the value of its input "x1" before running; make it an initializer or compute it from constants and shapes.',
+      'Node "node" (Reshape) needs the value of its input "x1" before running; make it an initializer or ' +
+      'compute it from constants and shapes.',
   });
 });
 
@@ -170,7 +171,7 @@ test('Squeeze, Unsqueeze, Flatten', () => {
   assert.deepEqual(runOperator('Flatten', [upTo([2, 3, 4])], { axis: int(-1) })[0]?.shape, [6, 4]);
 });
 
-test('Gather counts negative indices from the end and refuses wrong ones', () => {
+test('Gather counts negative indices from the end and refuses invalid ones', () => {
   const x = upTo([3, 2]);
   assert.deepEqual(result(runOperator('Gather', [x, int64([], [-1])])), [[2], [4, 5]]);
   assert.deepEqual(result(runOperator('Gather', [x, int64([1, 2], [1, 0])], { axis: int(1) })), [
@@ -205,7 +206,7 @@ test('GatherElements and GatherND', () => {
   );
 });
 
-test('ScatterElements: what is written twice is overwritten or reduced', () => {
+test('ScatterElements: an element written twice is overwritten or reduced', () => {
   const x = float32([1, 4], [1, 2, 3, 4]);
   const indices = int64([1, 3], [1, -1, 1]);
   const updates = float32([1, 3], [5, 6, 7]);
@@ -249,7 +250,7 @@ test('OneHot: a new axis, negative indices, indices out of range', () => {
   ]);
 });
 
-test('Constant reads whichever value it has', () => {
+test('Constant reads whichever attribute it has', () => {
   const constant = (attributes: Parameters<typeof runOperator>[2]): Tensor | undefined =>
     runOperator('Constant', [], attributes)[0];
   assert.deepEqual(constant({ value: tensorAttribute(float32([2], [1, 2])) }), float32([2], [1, 2]));

@@ -1,4 +1,4 @@
-// Operators about shapes and places: no arithmetic on elements (but for what Scatter's reductions add up).
+// Operators on shapes and positions, without arithmetic on elements (except for Scatter's reductions).
 
 import { construction } from './construction.ts';
 import { cutting } from './cutting.ts';

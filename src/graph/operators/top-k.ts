@@ -1,5 +1,4 @@
-// TopK: the k greatest (or least) elements along an axis, with their places. Of equal elements the first ones come
-// first.
+// TopK: the k greatest (or least) elements along an axis, with their indices. Equal elements keep their order.
 
 import { intAttribute } from '../graph.ts';
 import { allocate, elementCount, type Tensor, type ValueType } from '../tensor.ts';

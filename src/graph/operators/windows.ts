@@ -1,6 +1,5 @@
-// Sliding windows: what convolutions and pools share. Sizes from attributes (auto_pad, ceil_mode, dilations, pads,
-// strides), and the table that says which input element lies under which element of the kernel, for every place of the
-// window.
+// Sliding windows, shared by convolutions and pools. Sizes from attributes (auto_pad, ceil_mode, dilations, pads,
+// strides), and the table of which input element lies under which element of the kernel, for every place of the window.
 
 import { intsAttribute, type Node, stringAttribute } from '../graph.ts';
 import { elementCount } from '../tensor.ts';
@@ -9,7 +8,7 @@ import { stridesOf } from './indexing.ts';
 
 /** A window that slides over the spatial axes; every list has one entry a spatial axis. */
 export interface Window {
-  /** The spatial size that it slides over. */
+  /** The size of the spatial axes that it slides over. */
   readonly input: readonly number[];
   readonly kernel: readonly number[];
   readonly strides: readonly number[];
@@ -17,7 +16,7 @@ export interface Window {
   /** Padding before and after each axis. */
   readonly padsBegin: readonly number[];
   readonly padsEnd: readonly number[];
-  /** How many places it takes. */
+  /** The number of places. */
   readonly output: readonly number[];
 }
 
@@ -90,7 +89,7 @@ export function explicitPads(node: Node, rank: number): readonly [begin: readonl
   return [pads.slice(0, rank), pads.slice(rank)];
 }
 
-/** Throws where `pads` says something beside an auto_pad that overrules it. */
+/** Throws if `pads` is given together with an auto_pad that overrides it. */
 export function checkAutoPad(node: Node, autoPad: string): void {
   const pads = intsAttribute(node, 'pads') ?? [];
   check(
@@ -100,7 +99,7 @@ export function checkAutoPad(node: Node, autoPad: string): void {
   );
 }
 
-/** Splits a total of padding in two halves; the odd one goes to the end (UPPER) or to the beginning (LOWER). */
+/** Splits a total of padding in two halves; an odd element goes to the end (UPPER) or to the beginning (LOWER). */
 export function splitPadding(
   totals: readonly number[],
   autoPad: string,
@@ -129,7 +128,7 @@ function windowPads(
 
 /**
  * table[place · kernelCount + k]: the offset in the spatial input that element k of the kernel covers at this place of
- * the window, −1 where that lies in the padding.
+ * the window, −1 if that is in the padding.
  */
 export function windowTable({ input, kernel, strides, dilations, padsBegin, output }: Window): Int32Array {
   const [places, taps] = [elementCount(output), elementCount(kernel)];

@@ -16,7 +16,7 @@ function layout(...stages: readonly (readonly [devices: readonly string[], sampl
   };
 }
 
-test('a single device backs up to the next stage, the last to the one before, or as in the paper to the first; groups and a single stage do not', () => {
+test('a single device backs up to the next stage, the last to the one before or, as in the paper, the first', () => {
   assert.deepEqual(
     [...backups(layout([['a'], [4]], [['b'], [4]], [['c'], [4]]), { lastTo: 'first' })],
     [
@@ -68,7 +68,7 @@ test('a single device backs up to the next stage, the last to the one before, or
   );
 });
 
-test('of several devices the one with the most memory to spare keeps the copy, else the one with the least to do, else the first', () => {
+test('of several devices the one with the most spare memory keeps the copy, else the least loaded or the first', () => {
   const plan = layout(
     [['a'], [4]],
     [
@@ -84,7 +84,7 @@ test('of several devices the one with the most memory to spare keeps the copy, e
   assert.equal(backups(plan, { spareBytes: (device) => spare.get(device) ?? 0 }).get(0), 'b');
 });
 
-test('after the loss of any one device of a plan of several, every layer has a holder; the owners alone are not enough', () => {
+test('after any one device is lost, every layer has a holder; the owners alone are not enough', () => {
   let orphanCount = 0;
   for (let seed = 0; seed < 500; seed++) {
     const plan = randomPlan(seed, 5);

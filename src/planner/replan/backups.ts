@@ -1,5 +1,5 @@
 // Topology-driven replication (Asteroid §3.4, module 2): a stage on a single device keeps a copy of its model on one
-// device of the next stage, the last stage on one of the stage before it (in the paper on one of the first). Stages on
+// device of the next stage, the last stage on one of the stage before it (in the paper: of the first). Stages on
 // several devices are copies of each other already.
 
 import type { PlanLayout } from '../../cluster/cluster.ts';
@@ -7,23 +7,22 @@ import { layerCountOf } from './survivors.ts';
 
 export interface BackupOptions {
   /**
-   * Memory that a device has left beside its own stage, in bytes; where it is given, the device of a group with the
-   * most is chosen.
+   * Free memory of a device, in bytes, after its own stage. If given, the device of a group with the most keeps the
+   * copy.
    */
   readonly spareBytes?: (device: string) => number;
   /**
-   * Where the last stage is copied to. With 'previous' the stage that takes over the last one's layers has them
-   * already, which are often most of the model's weights, and the first and the last stage may be lost together; but
-   * the loss of both of the last two costs both. 'first' is the paper's ring: the loss of two neighbours, the last and
-   * the first among them, costs one stage. Default 'previous'.
+   * Where the last stage is copied to. With 'previous', the stage that takes over the last one's layers, which often
+   * hold most of the model's weights, has them already, and the first and the last stage may be lost together; but
+   * losing both of the last two loses both. 'first' is the paper's ring: losing two neighbours, including the last and
+   * the first, loses one stage. Default 'previous'.
    */
   readonly lastTo?: 'first' | 'previous';
 }
 
 /**
- * By stage that stands on a single device: the device that keeps its copy. Of several in the next stage, the one with
- * the most memory to spare, else the smallest share of samples, else the first in the plan. Empty for a plan of one
- * stage: there is no other device to ask.
+ * By stage on a single device: the device that keeps its copy. Of several in the next stage, the one with the most
+ * spare memory, then the smallest share of samples, then the first in the plan. Empty for a plan of one stage.
  */
 export function backups(
   { stages }: PlanLayout,
@@ -47,9 +46,9 @@ export function backups(
 }
 
 /**
- * By layer: the devices that hold its state when the plan's `lost` devices are gone: those of its stage, and the one
- * that keeps its stage's copy. Empty where only a checkpoint has it. `copies` is where stages are copied to; default:
- * where `backups` says, as if all copies stood.
+ * By layer: the devices that hold its state after the plan's `lost` devices are gone: those of its stage, and the one
+ * that keeps its stage's copy. Empty if only a checkpoint has it. `copies` says where stages are copied to; default:
+ * `backups`, as if all copies were up to date.
  */
 export function holdersAfter(
   plan: PlanLayout,

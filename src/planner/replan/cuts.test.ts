@@ -2,12 +2,12 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { bytesInMiB } from '../../cluster/memory.ts';
 import { createRandom, type Random } from '../../random.ts';
-import { inFlight } from '../../schedule/generate.ts';
+import { scheduleOf, schedules } from '../../schedule/schedules.ts';
 import { randomInstance } from '../../testing/random-plans.ts';
 import { createProblem, type Problem } from '../problem.ts';
 import { type CutCosts, chooseCuts, cutCosts, type Group } from './cuts.ts';
 
-/** Every way to cut so many layers into so many parts. */
+/** Every way to cut `layerCount` layers into `partCount` parts. */
 function* everyCut(layerCount: number, partCount: number, start = 0): Generator<number[], void, void> {
   if (partCount === 1) yield [layerCount];
   else
@@ -16,7 +16,8 @@ function* everyCut(layerCount: number, partCount: number, start = 0): Generator<
 }
 
 /**
- * A problem with tight memory now and then, some layers that may not be replicated, and groups of one or two devices.
+ * A random problem, sometimes with tight memory, with some layers that may not be replicated, and groups of one or two
+ * devices.
  */
 function randomGroups(seed: number): {
   readonly problem: Problem;
@@ -28,7 +29,7 @@ function randomGroups(seed: number): {
   const { profile, cluster } = randomInstance(seed, { deviceCount, layerCount });
   const layers = profile.layers.map((layer) => ({ ...layer, batchDependent: random.uniform() < 0.1 }));
   const problem = createProblem({
-    ...{ profile: { ...profile, layers }, cluster, schedule: '1f1b', batchSize: 32, microBatchSize: 8 },
+    ...{ profile: { ...profile, layers }, cluster, schedule: schedules['1f1b'], batchSize: 32, microBatchSize: 8 },
     ...{ optimizerState: 1, replicateBatchDependent: random.uniform() < 0.5 },
   });
   const sizes = [1 + random.integer(2), 1 + random.integer(2)];
@@ -38,7 +39,7 @@ function randomGroups(seed: number): {
     const missingBytes = layers.map(({ weightBytes }) => (random.uniform() < 0.5 ? 0 : weightBytes));
     return devices.length === 0
       ? []
-      : [{ devices, inFlight: inFlight('1f1b', index, sizes.length + 1, 4), missingBytes }];
+      : [{ devices, inFlight: scheduleOf('1f1b').inFlight(index, sizes.length + 1, 4), missingBytes }];
   });
   return { problem, groups, random };
 }
@@ -55,7 +56,7 @@ function movedBytes(ends: readonly number[], costs: CutCosts): number {
   return ends.reduce((sum, end, group) => sum + costs.movedBytes(group, ends[group - 1] ?? 0, end), 0);
 }
 
-test('500 random groups, against every cut: the least bytes within the slack of the best bottleneck; nothing where nothing fits', () => {
+test('500 random groups against every cut: the least bytes within the slack of the best bottleneck', () => {
   let [foundCount, emptyCount, cheaperCount] = [0, 0, 0];
   for (let seed = 0; seed < 500; seed++) {
     const { problem, groups, random } = randomGroups(seed);
@@ -97,7 +98,7 @@ test('500 random groups, against every cut: the least bytes within the slack of 
   );
 });
 
-test('a stage fits exactly where eq. 3 says so, by hand', () => {
+test('a stage fits exactly if eq. 3 says so, by hand', () => {
   let [fitting, overfull] = [0, 0];
   for (let seed = 0; seed < 100; seed++) {
     const { problem, groups } = randomGroups(seed);

@@ -1,11 +1,11 @@
-// Where the stages of a pipeline that lost devices are cut (Asteroid §3.4, module 3): each stage keeps its devices and
-// its place, and gets a share of the layers by its devices' computing capacity, within their memory. Of the cuts that
-// are nearly as good as the best, the one that moves the fewest bytes, which is what makes the change small. The paper
-// counts FLOPs; here are times, so layers that run badly on a device count for what they take.
+// Where to cut the stages of a pipeline that lost devices (Asteroid §3.4, module 3): each stage keeps its devices and
+// its position, and gets layers by its devices' computing capacity, within their memory. Of the cuts that are nearly as
+// good as the best, takes the one that moves the fewest bytes, which keeps the change small. The paper counts FLOPs;
+// times are used here, so that layers which run badly on a device count accordingly.
 //
-// A stage's time and memory only grow with its layers. So for a bound on the slowest part, each stage that ends at a
-// layer may begin in one window, which two pointers find; the least bound with a way through the windows is found by
-// bisection. O(layers · groups) for a bound.
+// A stage's time and memory only grow with its layers. For a bound on the slowest part, each stage that ends at a given
+// layer may therefore begin in one window, which two pointers find; bisection finds the least bound with a path through
+// the windows. O(layers · groups) for a bound.
 
 import { slowestInGroup } from '../../cluster/links.ts';
 import { stageMemoryBytes } from '../../cluster/memory.ts';
@@ -14,7 +14,7 @@ import { transferMs } from '../cost.ts';
 import { largestShare } from '../memory.ts';
 import { mayReplicate, type PlannerDevice, type Problem, stageDemand } from '../problem.ts';
 
-/** A stage to be: its devices, and what it costs them to get layers. */
+/** The devices of a future stage, and the cost of fetching the layers they lack. */
 export interface Group {
   readonly devices: readonly PlannerDevice[];
   /** K_p. */
@@ -23,27 +23,27 @@ export interface Group {
   readonly missingBytes: readonly number[];
 }
 
-/** What the search for cuts asks about groups; all constant in the number of layers. */
+/** The costs that the search for cuts queries; each in constant time. */
 export interface CutCosts {
   /**
-   * A group's time for layers [first, end), one micro-batch forward and backward and its part of the AllReduce;
-   * Infinity where they do not fit. With `first` going down it only grows, but where layers come in that only one
-   * device may have: that one pays no AllReduce.
+   * A group's time for layers [first, end): one micro-batch forward and backward, and its part of the AllReduce;
+   * Infinity if they do not fit. Grows as `first` decreases, except where layers enter that only a single device may
+   * have, which pays no AllReduce.
    */
   readonly stageMs: (group: number, first: number, end: number) => number;
   /**
-   * By group and end: the first layer from which on a stage is shared by the devices of the group; the end itself for a
+   * By group and end: the first layer from which a stage is shared by all devices of the group; the end itself for a
    * single device.
    */
   readonly sharedFrom: readonly Int32Array[];
-  /** The time of the border in front of layer `cut` for one micro-batch, from group − 1 to group. */
+  /** Milliseconds for one micro-batch to cross the border in front of layer `cut`, from group − 1 to group. */
   readonly crossMs: (group: number, cut: number) => number;
   /** Bytes that travel to a group for layers [first, end). */
   readonly movedBytes: (group: number, first: number, end: number) => number;
 }
 
 /**
- * Prefix sums over the layers of a device's time at a share, and by end the first layer from which on a stage fits its
+ * A device's times at a share as prefix sums over the layers, and, by end, the first layer from which a stage fits its
  * memory.
  */
 interface Timed {
@@ -52,8 +52,8 @@ interface Timed {
 }
 
 /**
- * Prepares the costs. A group shares a micro-batch by its devices' capacity for the whole model, v_d (eq. 9); the final
- * shares are settled when the cuts are known.
+ * The costs for these groups. A group shares a micro-batch by its devices' capacity for the whole model, v_d (eq. 9);
+ * the final shares are chosen once the cuts are known.
  */
 export function cutCosts(problem: Problem, groups: readonly Group[]): CutCosts {
   const { profile, table } = problem;
@@ -99,7 +99,7 @@ function capacityShares(problem: Problem, devices: readonly PlannerDevice[]): nu
   return capacities.map((capacity) => (microBatchSize * capacity) / total);
 }
 
-/** Prefix sums of forward plus backward at a share. */
+/** Prefix sums of forward plus backward times at a share. */
 function layerMs({ classes, profile }: Problem, { classIndex }: PlannerDevice, samples: number): Float64Array {
   const { lower, upper, lowerWeight, upperWeight } = interpolation(profile.batchSizes, samples);
   const times = classes[classIndex];
@@ -110,7 +110,7 @@ function layerMs({ classes, profile }: Problem, { classIndex }: PlannerDevice, s
         (ms, all) => ms + (all === undefined ? 0 : rangeOf(all, layer, layer + 1)),
         0,
       );
-    // Beyond the last measured size, noise in a profile can make a line fall below zero.
+    // Beyond the last measured size, noise in a profile can make the extrapolation negative.
     sums[layer + 1] = (sums[layer] as number) + Math.max(0, lowerWeight * at(lower) + upperWeight * at(upper));
   }
   return sums;
@@ -123,7 +123,7 @@ function aloneCost(problem: Problem, device: PlannerDevice, inFlight: number): T
   return { ms: layerMs(problem, device, microBatchSize), fitsFrom: windowOf(profile.layers.length, fits) };
 }
 
-/** The same for a group; the slowest of its devices counts, and its part of the AllReduce (eq. 5). */
+/** A group's costs: its slowest device's time and its part of the AllReduce (eq. 5). */
 interface TogetherCost {
   readonly ms: readonly Float64Array[];
   readonly fitsFrom: Int32Array;
@@ -169,8 +169,8 @@ function sharedMs({ ms, fitsFrom, reduceMs, latencyMs }: TogetherCost, first: nu
 }
 
 /**
- * By end: the first layer from which on `fits`; the end itself where not even one layer does. Needs a `fits` that holds
- * for parts of a range.
+ * By end: the first layer from which `fits` holds; the end itself if not even one layer fits. Requires that `fits`
+ * holds for every part of a range that fits.
  */
 function windowOf(layerCount: number, fits: (first: number, end: number) => boolean): Int32Array {
   const window = new Int32Array(layerCount + 1);
@@ -182,11 +182,11 @@ function windowOf(layerCount: number, fits: (first: number, end: number) => bool
   return window;
 }
 
-/** The bisection for the best bottleneck ends here; below a nanosecond it does not look. */
+/** Relative precision of the bisection for the best bottleneck; the absolute limit is a nanosecond. */
 const precision = 4e-3;
 const leastMs = 1e-6;
 
-/** Where the search for the best bottleneck begins: the longest layer, where it is fastest. */
+/** The lower end of the bisection: the longest layer, on the group where it is fastest. */
 function longestLayerMs(layerCount: number, groupCount: number, { stageMs }: CutCosts): number {
   let longest = leastMs;
   for (let layer = 0; layer < layerCount; layer++) {
@@ -197,12 +197,12 @@ function longestLayerMs(layerCount: number, groupCount: number, { stageMs }: Cut
   return longest;
 }
 
-/** What no part of a pipeline may take longer than. */
+/** An upper bound on the time of every part of a pipeline. */
 interface Bound {
   readonly ms: number;
   /**
-   * How often a border counts for one micro-batch: 1 where its two directions work side by side, 2 where one waits for
-   * the other (eq. 6).
+   * How often a border counts for one micro-batch: 1 if its two directions work in parallel, 2 if one waits for the
+   * other (eq. 6).
    */
   readonly crossings: 1 | 2;
 }
@@ -215,7 +215,7 @@ interface Windows {
   readonly alone: Int32Array;
   readonly until: Int32Array;
   readonly shared: Int32Array;
-  /** Whether the border lets the group begin at a layer. */
+  /** By layer: whether the border in front of it allows the group to begin there. */
   readonly mayCut: Uint8Array;
 }
 
@@ -245,7 +245,7 @@ function windowsOf(
 function hasWay(layerCount: number, groups: readonly Windows[]): boolean {
   let reached = new Uint8Array(layerCount + 1);
   reached[0] = 1;
-  // How many of the cuts before a layer can be reached, so that what a window holds is a difference.
+  // Number of reachable cuts before each layer, so that the count in a window is a difference.
   const cuts = new Int32Array(layerCount + 1);
   const holds = (from: number, to: number): boolean => to > from && (cuts[to] as number) > (cuts[from] as number);
   for (const { alone, until, shared, mayCut } of groups) {
@@ -260,9 +260,9 @@ function hasWay(layerCount: number, groups: readonly Windows[]): boolean {
 }
 
 /**
- * For each slack, where each group's layers end: the least bytes moved among the cuts whose slowest part is within that
- * share of the best, which is found to half a hundredth; of several, the most even one. Each group gets at least one
- * layer. Empty when nothing fits.
+ * For each slack, where each group's layers end: the cuts that move the fewest bytes among those whose slowest part is
+ * within that fraction of the best; the best is found to 0.4%. Of several, the most even one. Each group gets at least
+ * one layer. Empty if nothing fits.
  */
 export function chooseCuts(
   layerCount: number,
@@ -285,8 +285,8 @@ export function chooseCuts(
 }
 
 /**
- * The ends that move the fewest bytes through these windows, which have a way; of several, those with the least sum of
- * squared times.
+ * The ends that move the fewest bytes through these windows, which must have a path; of several, those with the least
+ * sum of squared times.
  */
 function cheapestCuts(layerCount: number, { stageMs, movedBytes }: CutCosts, groups: readonly Windows[]): number[] {
   const width = layerCount + 1;

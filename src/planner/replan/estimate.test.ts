@@ -68,7 +68,7 @@ test('light moves what is missing, all pairs at once; heavy gathers everything, 
   assert.deepEqual([adam.light.bytes, adam.light.migrationMs], [6000, 2.5]);
 });
 
-test('two neighbours at once: what only they had comes from the checkpoint', () => {
+test('two neighbours lost at once: what only they had comes from the checkpoint', () => {
   const one = { plan: planned(layout([0, 4, 'a'])), planningMs: 0 };
   // In the paper's ring a keeps c's copy.
   const copies = backups(plan, { lastTo: 'first' });
@@ -116,12 +116,12 @@ test('two neighbours at once: what only they had comes from the checkpoint', () 
       }),
     {
       name: 'InputError',
-      message: 'The plan gives device "b" nothing to do, so that its loss changes nothing; name a device of the plan.',
+      message: 'The plan gives device "b" nothing to do, so its loss changes nothing; name a device of the plan.',
     },
   );
 });
 
-test('a predicted loss: the reserve plan costs no time, several losses are planned for when they come', () => {
+test('a predicted loss: the reserve plan costs no time; several losses are planned for when they happen', () => {
   let clockMs = 0;
   const ask = {
     cluster,
@@ -155,7 +155,7 @@ test('a predicted loss: the reserve plan costs no time, several losses are plann
   );
 });
 
-test('a loss after which the same micro-batches fit nowhere: why, and the plan that is made then, with the time that it takes', () => {
+test('a loss after which the micro-batches fit nowhere: the reason, and the new plan with its planning time', () => {
   // A MiB of weights in a layer, with as much of gradients; of each sample a MiB is kept for the backward pass of each
   // layer.
   const mib = 2 ** 20;

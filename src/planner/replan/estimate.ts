@@ -1,6 +1,7 @@
-// How long a recovery takes and how fast training is afterwards, light (Asteroid §3.4's replay) beside heavy (its straw
-// man: gather all stage models, plan anew, distribute them again). Predicted from a plan, before anything is lost.
-// Planning takes time on a clock, which this module has none of: the plans come from the caller, who measured them.
+// Predicts how long a recovery takes and how fast training is afterwards: light (Asteroid §3.4's replay) against heavy
+// (its straw man: gather all stage models, plan from scratch, distribute them again). Uses the plan before the loss.
+// Planning takes time on a clock, which this module does not have: the caller passes the plans and their measured
+// times.
 
 import type { Cluster, Plan, PlanLayout, Profile } from '../../cluster/cluster.ts';
 import type { OptimizerState } from '../../cluster/memory.ts';
@@ -16,49 +17,47 @@ export interface RecoveryInput {
   /** The plan before the loss. */
   readonly plan: PlanLayout;
   readonly profile: Profile;
-  /** With the lost devices. */
+  /** Including the lost devices. */
   readonly cluster: Cluster;
   readonly lost: readonly string[];
-  /** Copies of each weight that the optimizer keeps, which travel with it. Default 0. */
+  /** Optimizer copies of each weight, which travel with it. Default 0. */
   readonly optimizerState?: OptimizerState;
-  /** Where stages are copied to. Default: `backups(plan)`, renewed in the round before the loss. */
+  /** Where stages are copied to. Default: `backups(plan)`, updated in the round before the loss. */
   readonly copies?: ReadonlyMap<number, string>;
-  /** From the loss until it is certain. */
+  /** From the loss until it is detected for certain. */
   readonly detectionMs: number;
-  /** From the new plan's arrival until a device computes, beside the transfer of weights. Default 0. */
+  /** From the new plan's arrival until a device computes, in addition to the transfer of weights. Default 0. */
   readonly compileMs?: number;
   readonly light: PlannedRecovery;
   readonly heavy: PlannedRecovery;
 }
 
-/** A plan for the devices left, and how long it took to find: nothing for one that was in reserve. */
+/** A plan for the remaining devices and the time it took to find; 0 for one held in reserve. */
 export interface PlannedRecovery {
   readonly plan: Plan;
   readonly planningMs: number;
 }
 
-/** What went with a device. */
+/** What was lost with a device. */
 export interface Loss {
   readonly device: string;
   readonly stage: number;
   readonly layers: readonly [first: number, end: number];
-  /**
-   * Who has its layers: devices of its stage, the one that keeps its copy, or nobody but the coordinator's checkpoint.
-   */
+  /** Who still has its layers: devices of its stage, the keeper of its copy, or only the coordinator's checkpoint. */
   readonly restoredFrom: 'peers' | 'copy' | 'checkpoint';
   readonly holders: readonly string[];
 }
 
 export interface Recovery {
   readonly plan: Plan;
-  /** Layers that travel; for heavy, those that are distributed after planning. */
+  /** Layers that travel; for heavy, the distribution after planning. */
   readonly moves: readonly Move[];
-  /** What each link carries, for heavy gathering and distributing together. */
+  /** Bytes that each link carries; for heavy, gathering and distribution together. */
   readonly links: readonly LinkLoad[];
   readonly bytes: number;
   readonly detectionMs: number;
   readonly planningMs: number;
-  /** All pairs at once, each link by itself. Light's: of what a round cannot begin without. */
+  /** All pairs at once, each link by itself. For light, only what a round cannot begin without. */
   readonly migrationMs: number;
   readonly compileMs: number;
   /** From the loss until the next forward pass. */
@@ -70,15 +69,16 @@ export interface RecoveryEstimate {
   readonly samplesPerSBefore: number;
   readonly light: Recovery;
   readonly heavy: Recovery & {
-    /** Where the models are gathered and the plan is made: the most powerful device that is left. */ readonly planner: string;
+    /** Where the models are gathered and the plan is made: the most powerful remaining device. */
+    readonly planner: string;
   };
-  /** Heavy's time over light's. */
+  /** Heavy's recovery time divided by light's. */
   readonly speedup: number;
-  /** Light's throughput over heavy's. */
+  /** Light's throughput divided by heavy's. */
   readonly throughputRatio: number;
 }
 
-/** Predicts both recoveries. InputError when a lost device is not in the plan. */
+/** Predicts both recoveries. Throws InputError if a lost device is not in the plan. */
 export function recoveryEstimate(input: RecoveryInput): RecoveryEstimate {
   const { plan, profile, cluster, lost, optimizerState = 0, detectionMs, compileMs = 0 } = input;
   const copies = input.copies ?? backups(plan);
@@ -121,7 +121,7 @@ export function recoveryEstimate(input: RecoveryInput): RecoveryEstimate {
 }
 
 /**
- * What a round cannot begin without: weights, and all that comes from a checkpoint. The optimizer's state of devices
+ * The bytes that a round cannot begin without: weights, and everything from a checkpoint. Optimizer state from devices
  * travels during the round.
  */
 function awaitedLoads(own: readonly Move[], profile: Profile, optimizerState: OptimizerState): readonly LinkLoad[] {
@@ -143,7 +143,7 @@ function lossOf(
   const own = plan.stages[stage];
   if (own === undefined)
     throw new InputError(
-      `The plan gives device "${device}" nothing to do, so that its loss changes nothing; name a device of the plan.`,
+      `The plan gives device "${device}" nothing to do, so its loss changes nothing; name a device of the plan.`,
     );
   const left = holders[own.layers[0]] ?? [];
   const hasPeers = own.devices.some((peer) => !lost.includes(peer));
@@ -156,7 +156,7 @@ function lossOf(
   };
 }
 
-/** The device that computes the whole model the fastest at the plan's micro-batch; of equals, the first. */
+/** The device that computes the whole model the fastest at the plan's micro-batch size; the first of equals. */
 function mostPowerful({ microBatchSize }: PlanLayout, profile: Profile, { devices }: Cluster): string {
   const layerCount = profile.layers.length;
   const timed = devices.map((device) => {
@@ -171,7 +171,7 @@ function mostPowerful({ microBatchSize }: PlanLayout, profile: Profile, { device
   return fastest.name;
 }
 
-/** The whole model on one device, as where to gather it. */
+/** The whole model on one device: the plan into which heavy gathers it. */
 function wholeOn(plan: PlanLayout, device: string): PlanLayout {
   return {
     ...plan,

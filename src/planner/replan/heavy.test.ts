@@ -10,7 +10,7 @@ const roomy = { ...cluster, devices: cluster.devices.map((device) => ({ ...devic
 const question = { profile, cluster: roomy, batchSize: 32, microBatchSize: 4, optimizerState: 1 as const };
 const before = plan({ ...question, planner: 'straight' });
 
-test('heavy is the full planner on the devices that are left, with the micro-batches as they were', () => {
+test('heavy is the full planner on the remaining devices, with the same micro-batches', () => {
   const left = { ...roomy, devices: roomy.devices.filter(({ name }) => name !== 'd1') };
   const pairs = roomy.links.pairs?.filter(({ between }) => !between.includes('d1')) ?? [];
   const alone = plan({ ...question, cluster: { ...left, links: { ...left.links, pairs } }, planner: 'asteroid' });

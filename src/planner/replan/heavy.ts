@@ -1,6 +1,5 @@
-// Heavy rescheduling (Asteroid §3.4's straw man): the full planner on the devices that are left, as if there had been
-// no plan. The baseline that light re-planning is measured against, and a later improvement in the background where it
-// gains more than it costs.
+// Heavy rescheduling (Asteroid §3.4's straw man): the full planner on the remaining devices, ignoring the plan before.
+// The baseline for light re-planning, and a later improvement in the background if it gains more than it costs.
 
 import type { Plan } from '../../cluster/cluster.ts';
 import { planSteps } from '../plan.ts';
@@ -10,19 +9,17 @@ import { type ReplanInput, remainingProblem, survivingStages } from './survivors
 export interface HeavyInput extends ReplanInput {
   /** See plannerNames. Default 'best'. */
   readonly planner?: string;
-  /** Default: the plan's, so that batch normalization goes on over as many samples. */
+  /** Default: the plan's, so that batch normalization keeps its number of samples. */
   readonly microBatchSize?: number | 'any';
   readonly signal?: AbortSignal;
 }
 
-/**
- * The full planner's plan on the devices that are left. Throws InputError where nothing fits, and the signal's reason.
- */
+/** The full planner's plan on the remaining devices. Throws InputError if nothing fits, and the signal's reason. */
 export function heavyReplan(input: HeavyInput): Plan {
   return finish(heavyReplanSteps(input));
 }
 
-/** The same in steps, for who trains on meanwhile. */
+/** heavyReplan in steps, for callers that train meanwhile. */
 export function* heavyReplanSteps(input: HeavyInput): Steps<Plan> {
   const { plan, lost, planner = 'best', microBatchSize = plan.microBatchSize, mayRecompute, signal } = input;
   survivingStages(plan, lost);

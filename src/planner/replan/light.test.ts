@@ -5,14 +5,15 @@ import { bytesInMiB } from '../../cluster/memory.ts';
 import { checkTogether, parsePlan } from '../../cluster/validate.ts';
 import { createRandom, permutation } from '../../random.ts';
 import { checkProgram } from '../../schedule/check.ts';
-import { inFlight, program, scheduleNames } from '../../schedule/generate.ts';
+import { program } from '../../schedule/generate.ts';
+import { scheduleNames, scheduleOf } from '../../schedule/schedules.ts';
 import { simulate } from '../../simulator/simulate.ts';
 import { randomInstance } from '../../testing/random-plans.ts';
 import { withRecomputed } from '../../testing/random-problems.ts';
 import { lightReplan } from './light.ts';
 import type { ReplanInput } from './survivors.ts';
 
-/** A random pipeline on a random instance, whether it fits or not, and devices that are lost. */
+/** A random pipeline on a random instance, whether or not it fits, and the devices that are lost. */
 function randomLoss(seed: number): ReplanInput & { readonly profile: Profile } {
   const random = createRandom(seed, 61);
   const deviceCount = 2 + random.integer(6);
@@ -31,7 +32,7 @@ function randomLoss(seed: number): ReplanInput & { readonly profile: Profile } {
       layers: [part(layerCount, stage), part(layerCount, stage + 1)],
       devices,
       samples: devices.map((_, index) => (index === 0 ? microBatchSize - share * (devices.length - 1) : share)),
-      inFlight: inFlight(schedule, stage, stageCount, microBatchCount),
+      inFlight: scheduleOf(schedule).inFlight(stage, stageCount, microBatchCount),
     };
   });
   const plan = {
@@ -47,7 +48,7 @@ function randomLoss(seed: number): ReplanInput & { readonly profile: Profile } {
   return { plan, profile, cluster, lost, optimizerState: random.integer(3) as 0 | 1 | 2 };
 }
 
-/** The plan, or why there is none. */
+/** The plan, or the message of the error if there is none. */
 function attempt(input: ReplanInput): Plan | string {
   try {
     return lightReplan(input);
@@ -57,7 +58,7 @@ function attempt(input: ReplanInput): Plan | string {
   }
 }
 
-test('after 500 random losses: a sound plan within memory on the devices that are left, in the order that they had', () => {
+test('after 500 random losses: a sound plan within memory on the remaining devices, in their order', () => {
   let [refusedCount, keptCount, movedCount] = [0, 0, 0];
   for (let seed = 0; seed < 500; seed++) {
     const input = randomLoss(seed);
@@ -98,7 +99,7 @@ test('after 500 random losses: a sound plan within memory on the devices that ar
   );
 });
 
-test('recomputation after 200 random losses: within memory, never refused where all could be kept, and often a plan where it could not', () => {
+test('recomputation after 200 random losses: within memory, and often a plan where there was none', () => {
   let [savedCount, usedCount] = [0, 0];
   for (let seed = 0; seed < 200; seed++) {
     const input = randomLoss(seed);
@@ -121,8 +122,8 @@ test('recomputation after 200 random losses: within memory, never refused where 
       assert.ok((devices[name]?.peakMemoryMiB ?? 0) <= memoryMiB * (1 + 1e-9), `seed ${seed}: ${name}`);
     if (!found.stages.some(({ savedBytes }) => savedBytes !== undefined)) continue;
     usedCount++;
-    // A plan that computes again already may go on to do so, whatever is asked for: with what the new shares need, not
-    // with what the old ones kept.
+    // A plan that recomputes already may continue to, whatever the options say: as much as the new shares need, not as
+    // much as the old ones did.
     const spare = found.stages.flatMap((stage) => stage.devices.slice(stage.devices.length > 1 ? 0 : 1)).at(-1);
     if (spare === undefined) continue;
     const again = attempt({ ...input, profile, plan: found, lost: [...lost, spare] });
@@ -142,12 +143,12 @@ test('recomputation after 200 random losses: within memory, never refused where 
   );
 });
 
-/** Data that went with its holder is somebody else's matter. */
+/** The cluster without its data holder if that is lost; that case is tested elsewhere. */
 function withoutLostData({ dataDevice, ...cluster }: Cluster, lost: readonly string[]): Cluster {
   return dataDevice === undefined || lost.includes(dataDevice) ? cluster : { ...cluster, dataDevice };
 }
 
-test('what a refusal says would be enough is enough, where one device lacks it', () => {
+test('if one device lacks memory, what the refusal recommends is enough', () => {
   let mendedCount = 0;
   for (let seed = 0; seed < 250; seed++) {
     const input = randomLoss(seed);
@@ -190,12 +191,12 @@ function layout(
   return {
     ...{ planner: 'manual', schedule: '1f1b', batchSize: 32, microBatchSize: 4, microBatchCount: 8 },
     stages: stages.map(([first, end, devices, samples], stage) => ({
-      ...{ layers: [first, end], devices, samples, inFlight: inFlight('1f1b', stage, stages.length, 8) },
+      ...{ layers: [first, end], devices, samples, inFlight: scheduleOf('1f1b').inFlight(stage, stages.length, 8) },
     })),
   };
 }
 
-test('a lost replica: its samples go to its peers, by capacity; the other stages and all cuts are as they were', () => {
+test('a lost replica: its samples go to its peers, by capacity; the other stages and all cuts stay', () => {
   const { profile, cluster } = oneKind(6, ['a', 'b', 'c', 'd', 'e']);
   const plan = layout([
     [0, 3, ['a', 'b', 'c'], [2, 1, 1]],
@@ -208,7 +209,7 @@ test('a lost replica: its samples go to its peers, by capacity; the other stages
   assert.deepEqual(lightReplan({ plan, profile: unequal, cluster, lost: ['a'] }).stages[0]?.samples, [3, 1]);
 });
 
-test('a lost stage: its layers go to the stages that are left by capacity, in their order; K_p is set anew', () => {
+test('a lost stage: its layers go to the remaining stages by capacity, in order; K_p is set anew', () => {
   const { profile, cluster } = oneKind(12, ['a', 'b', 'c', 'd']);
   const plan = layout([
     [0, 3, ['a'], [4]],
@@ -248,7 +249,7 @@ test('a lost stage: its layers go to the stages that are left by capacity, in th
   assert.equal(noProfile.predicted.roundMs, 0);
 });
 
-/** Every way to cut so many layers into so many parts. */
+/** Every way to cut `layerCount` layers into `partCount` parts. */
 function* everyCut(layerCount: number, partCount: number, start = 0): Generator<number[], void, void> {
   if (partCount === 1) yield [layerCount];
   else
@@ -256,7 +257,7 @@ function* everyCut(layerCount: number, partCount: number, start = 0): Generator<
       for (const rest of everyCut(layerCount, partCount - 1, end)) yield [end, ...rest];
 }
 
-test('of all cuts of the stages that are left, simulated one by one, none is much faster: at most 1.1 times, on average 1.005', () => {
+test('no cut of the remaining stages is much faster in simulation: at most 1.1 times, on average 1.005', () => {
   const ratios: number[] = [];
   for (let seed = 0; seed < 60; seed++) {
     const random = createRandom(seed, 65);
@@ -291,7 +292,7 @@ test('of all cuts of the stages that are left, simulated one by one, none is muc
   assert.ok(worst <= 1.1 && mean <= 1.005, `worst ${worst}, mean ${mean}`);
 });
 
-test('a lost stage is refused exactly where no cut fits with one micro-batch at a time, by eq. 3 over all cuts', () => {
+test('a lost stage is refused exactly if no cut fits with one micro-batch in flight, by eq. 3 over all cuts', () => {
   let [foundCount, refusedCount] = [0, 0];
   for (let seed = 0; seed < 300; seed++) {
     const random = createRandom(seed, 67);
@@ -333,7 +334,7 @@ test('a lost stage is refused exactly where no cut fits with one micro-batch at 
   assert.ok(foundCount > 100 && refusedCount > 20, `${foundCount} found, ${refusedCount} refused`);
 });
 
-/** Links and data of devices that are left. */
+/** The links and the data holder restricted to the remaining devices. */
 function dataOn({ links }: Cluster, left: Cluster['devices']): Pick<Cluster, 'links'> {
   const names = left.map(({ name }) => name);
   return {
@@ -344,7 +345,7 @@ function dataOn({ links }: Cluster, left: Cluster['devices']): Pick<Cluster, 'li
   };
 }
 
-test('ten devices, 213 layers: milliseconds of CPU for a plan that is at least as fast as even cuts', () => {
+test('ten devices, 213 layers: milliseconds of CPU for a plan at least as fast as even cuts', () => {
   const names = Array.from({ length: 10 }, (_, index) => `d${index}`);
   const { profile, cluster: small } = oneKind(213, names);
   const cluster = { ...small, devices: small.devices.map((device) => ({ ...device, memoryMiB: 1000 })) };
@@ -367,6 +368,6 @@ test('ten devices, 213 layers: milliseconds of CPU for a plan that is at least a
     assert.ok(predicted.roundMs <= roundMs, `${lost}: ${predicted.roundMs} ms, even cuts ${roundMs} ms`);
     return (user + system) / 1000;
   });
-  // 10 ms when the code is warm and the machine idle; the fastest of ten leaves room for neither.
+  // 10 ms when the code is warm and the machine idle; the limit for the fastest of ten allows for neither.
   assert.ok(Math.min(...times) < 100, `${times} ms`);
 });

@@ -1,16 +1,18 @@
-// Layer-wise light re-planning (Asteroid §3.4, module 3): a plan for the devices that are left, in milliseconds, close
-// to the plan before.
+// Layer-wise light re-planning (Asteroid §3.4, module 3): a plan for the remaining devices, in milliseconds, close to
+// the plan before.
+//
 // - A stage that keeps a device keeps its layers: the lost samples go to its other devices by capacity, within their
-//   memory, and no weights move.
-// - A stage that is lost whole: its layers go to the stages that are left, by capacity; these keep their devices and
-//   their order, and only
-//   the cuts between them move.
-// It looks at no other order or grouping of devices: that is heavy.ts.
+// memory, and no weights move.
+//
+// - If a whole stage is lost, its layers go to the remaining stages, by capacity; these keep their devices and their
+// order, and only the cuts between them move. Other orders and groupings of devices are not considered: heavy.ts does
+// that.
 
 import type { Plan, PlanLayout, StagePlan } from '../../cluster/cluster.ts';
 import { bytesInMiB } from '../../cluster/memory.ts';
 import { InputError } from '../../errors.ts';
-import { effectiveInFlight, inFlight } from '../../schedule/generate.ts';
+import { effectiveInFlight } from '../../schedule/pace.ts';
+import { scheduleOf, schedules } from '../../schedule/schedules.ts';
 import { Evaluator } from '../evaluate.ts';
 import { keptByDevices } from '../layout.ts';
 import { largestShare, leastMemoryBytes } from '../memory.ts';
@@ -22,15 +24,15 @@ import { backups, holdersAfter } from './backups.ts';
 import { type CutCosts, chooseCuts, cutCosts, type Group } from './cuts.ts';
 import { type ReplanInput, remainingProblem, type Survivors, survivingStages } from './survivors.ts';
 
-/** A stage that is settled; devices are places. */
+/** A stage of the new plan; devices are places. */
 interface Settled extends StageLayout {
   readonly inFlight: number;
 }
 
 /**
- * The plan on the devices that are left, with the plan's micro-batches. `predicted` is the simulator's, and zero where
- * there is no profile. Deterministic. Throws InputError where the devices left cannot hold the model in their order,
- * with the device that lacks the most memory.
+ * The plan on the remaining devices, with the plan's micro-batches. `predicted` is the simulator's, and zero if there
+ * is no profile. Deterministic. Throws InputError, naming the device that lacks the most memory, if the remaining
+ * devices cannot hold the model in their order.
  */
 export function lightReplan(input: ReplanInput): Plan {
   const { plan, lost } = input;
@@ -41,7 +43,7 @@ export function lightReplan(input: ReplanInput): Plan {
   return planned(input, problem, schedule, stages);
 }
 
-/** The same cuts; stages that lost a device share anew. undefined: they do not fit. */
+/** The plan with unchanged cuts; stages that lost a device share their samples anew. Undefined if they do not fit. */
 function keptCuts(
   { plan, lost }: ReplanInput,
   problem: Problem,
@@ -58,7 +60,7 @@ function keptCuts(
       table.setLayers(...before.layers);
       const shared = table.stage(group, ahead)?.shares;
       if (shared === undefined) return undefined;
-      // Whoever gets no samples stays as a spare that holds the weights: nobody has to leave.
+      // A device without samples stays as a spare that holds the weights: no device has to leave.
       samples = group.places.map((place) => shared.samples[shared.devices.indexOf(place)] ?? 0);
     }
     const demand = stageDemand(problem, ...before.layers, ahead);
@@ -71,8 +73,8 @@ function keptCuts(
 }
 
 /**
- * How a schedule's K_p is lowered until the plan fits: what it says, P − p (a slower pipeline), one micro-batch at a
- * time.
+ * Successive reductions of a schedule's K_p until the plan fits: the schedule's own, P − p (a slower pipeline), one
+ * micro-batch at a time.
  */
 const inFlightRules: readonly ((stage: number, stageCount: number) => number)[] = [
   () => Number.POSITIVE_INFINITY,
@@ -80,22 +82,22 @@ const inFlightRules: readonly ((stage: number, stageCount: number) => number)[] 
   () => 1,
 ];
 
-/** Cuts that are tried: those that move the fewest bytes within these shares of the best bottleneck. */
+/** The cuts tried move the fewest bytes among those within these fractions of the best bottleneck. */
 const slacks: readonly number[] = [0.01, 0.05];
 
-/** So many rounds weigh as much as the time in which weights move: a change that pays for itself by then is made. */
+/** Weights are moved if the change pays for itself within this number of rounds. */
 const horizonRounds = 10;
 
-/** New cuts for the stages that are left. */
+/** The plan with new cuts for the remaining stages; undefined if none fits. */
 function movedCuts(
   input: ReplanInput,
   problem: Problem,
   survivors: readonly Survivors[],
 ): { readonly schedule: string; readonly stages: readonly StagePlan[] } {
   const { schedule } = input.plan;
-  // 1f1b sums the gradients in the order of gpipe, and needs less memory.
+  // 1f1b sums the gradients in gpipe's order and needs less memory.
   for (const name of schedule === '1f1b' ? ['1f1b'] : [schedule, '1f1b']) {
-    const scheduled = withMicroBatchSize(problem, problem.microBatchSize, name);
+    const scheduled = withMicroBatchSize(problem, problem.microBatchSize, scheduleOf(name));
     for (const rule of name === '1f1b' ? inFlightRules : inFlightRules.slice(0, 1)) {
       const settled = bestCuts(input, scheduled, survivors, rule);
       if (settled === undefined) continue;
@@ -128,8 +130,8 @@ function bestCuts(
 }
 
 /**
- * The cuts before, with the layers of lost stages given whole to the stage before or after them: what moves the least
- * of all.
+ * The cuts before, with the layers of lost stages given whole to the stage before or after them: these move the fewest
+ * bytes.
  */
 function* handedOver({ stages }: PlanLayout, survivors: readonly Survivors[]): Generator<number[], void, void> {
   const endOf = (stage: number): number => stages[stage]?.layers[1] ?? 0;
@@ -141,18 +143,18 @@ function* handedOver({ stages }: PlanLayout, survivors: readonly Survivors[]): G
 interface Candidate {
   readonly ends: readonly number[];
   readonly stages: readonly Settled[];
-  /** The time to move, and that of the next rounds by the rules of the simulated world. */
+  /** The time to move weights plus that of the next `horizonRounds` simulated rounds. */
   readonly costMs: number;
 }
 
-/** How far borders are moved in search of a lower cost, and by what share a move must help. */
+/** How far borders are moved in search of a lower cost. */
 const steps: readonly number[] = [8, 4, 3, 2, 1].flatMap((step) => [step, -step]);
 const leastGain = 0.002;
 
-/** How much is evaluated in that search, in devices times micro-batches: a few milliseconds. */
+/** Limit of that search, in devices times micro-batches evaluated: a few milliseconds. */
 const searchUnits = 3e4;
 
-/** The cuts that were tried. */
+/** The cuts tried so far, with their costs. */
 class Candidates {
   readonly #groups: readonly Group[];
   readonly #costs: CutCosts;
@@ -166,17 +168,17 @@ class Candidates {
   constructor(problem: Problem, groups: readonly Group[], costs: CutCosts) {
     this.#groups = groups;
     this.#costs = costs;
-    // The evaluator knows 1f1b and gpipe; cuts that are good for 1f1b are good for what is made of it.
+    // The evaluator knows 1f1b and gpipe; cuts that are good for 1f1b are good for schedules derived from it.
     const { schedule, microBatchSize } = problem;
     this.#evaluator = new Evaluator(
-      schedule === 'gpipe' ? problem : withMicroBatchSize(problem, microBatchSize, '1f1b'),
+      schedule.name === 'gpipe' ? problem : withMicroBatchSize(problem, microBatchSize, schedules['1f1b']),
     );
     this.#table = new StageTable(problem);
     this.#unitsEach = problem.microBatchCount * groups.reduce((sum, { devices }) => sum + devices.length, 0);
     this.#byteMs = 8 / (problem.cluster.links.default.bandwidthMbps * 1000);
   }
 
-  /** Evaluates cuts; undefined when they do not fit. `like` lends the stages that are the same. */
+  /** Evaluates cuts; undefined if they do not fit. Stages that equal those of `like` are reused. */
   offer(ends: readonly number[], like?: Candidate): Candidate | undefined {
     const key = ends.join(' ');
     if (this.#tried.has(key)) return this.#tried.get(key);
@@ -196,8 +198,8 @@ class Candidates {
   }
 
   /**
-   * Moves the borders of what was tried, the best first, one border or two that are neighbours, as long as that helps
-   * and the budget lasts.
+   * Local search from the best cuts tried: moves one border or two neighbouring ones, as long as that helps and the
+   * budget lasts.
    */
   improve(): void {
     for (const start of this.#sorted()) {
@@ -206,7 +208,7 @@ class Candidates {
     }
   }
 
-  /** The first change of a candidate that costs less. */
+  /** The first change of a candidate that lowers its cost. */
   #better(candidate: Candidate): Candidate | undefined {
     const { ends } = candidate;
     for (let border = 0; border + 1 < ends.length; border++) {
@@ -224,7 +226,7 @@ class Candidates {
     return undefined;
   }
 
-  /** The one that costs the least; undefined when none fits. */
+  /** The candidate with the least cost; undefined if none fits. */
   best(): Candidate | undefined {
     return this.#sorted()[0];
   }
@@ -234,7 +236,7 @@ class Candidates {
   }
 
   /**
-   * The stages with these ends and their shares; undefined when they do not fit. Devices that get no samples leave the
+   * The stages with these ends and their shares; undefined if they do not fit. Devices that get no samples leave the
    * plan.
    */
   #settle(ends: readonly number[], like: Candidate | undefined): Settled[] | undefined {
@@ -261,7 +263,7 @@ class Candidates {
   }
 }
 
-/** The stages to be, in the order of the plan. */
+/** The groups of the future stages, in the plan's order. */
 function groupsOf(
   { plan, lost, copies = backups(plan) }: ReplanInput,
   problem: Problem,
@@ -272,10 +274,10 @@ function groupsOf(
   const { profile, schedule, microBatchCount, optimizerState } = problem;
   return survivors.map(({ devices }, stage) => ({
     devices: groupOf(problem, devices).devices,
-    inFlight: Math.min(inFlight(schedule, stage, survivors.length, microBatchCount), rule(stage, survivors.length)),
+    inFlight: Math.min(schedule.inFlight(stage, survivors.length, microBatchCount), rule(stage, survivors.length)),
     missingBytes: profile.layers.map(({ weightBytes, frozenBytes = 0 }, layer) => {
       const missingCount = devices.filter((device) => !(holders[layer] ?? []).includes(device)).length;
-      // At least a byte, so that of layers without weights (or without a known size) few change their owner.
+      // At least a byte for each layer, so that few layers without weights (or of unknown size) change their owner.
       return missingCount * (1 + weightBytes + optimizerState * (weightBytes - frozenBytes));
     }),
   }));
@@ -285,7 +287,7 @@ function groupOf(problem: Problem, names: readonly string[]): StageGroup {
   return groupFrom(names.map((name) => problem.devices[problem.table.deviceIndex(name)] as PlannerDevice));
 }
 
-/** For one question after setLayers, so that no other group's answer can be mistaken for its own. */
+/** A group for one query after setLayers; not cached, so that no other group's result can be returned for it. */
 function groupFrom(devices: readonly PlannerDevice[]): StageGroup {
   const places = devices.map(({ place }) => place);
   return { devices, places, signature: 0, slowestMbps: () => 0, kinds: () => kindsOf(devices) };
@@ -312,11 +314,11 @@ function planned(
 }
 
 /**
- * Why no cut fits: the cuts with the least shortage, one micro-batch at a time, and the device that lacks the most in
- * them.
+ * The error if no cut fits: names the device that lacks the most memory in the cuts with the least shortage, one
+ * micro-batch at a time.
  */
 function refusal(input: ReplanInput, problem: Problem, survivors: readonly Survivors[]): InputError {
-  const lean = withMicroBatchSize(problem, problem.microBatchSize, '1f1b');
+  const lean = withMicroBatchSize(problem, problem.microBatchSize, schedules['1f1b']);
   const groups = groupsOf(input, lean, survivors, () => 1);
   const lacking = (
     group: number,
@@ -346,6 +348,8 @@ function refusal(input: ReplanInput, problem: Problem, survivors: readonly Survi
   const lacksMiB = worst.bytes / bytesInMiB;
   const lost = input.lost.map((name) => `"${name}"`).join(', ');
   return new InputError(
-    `Without ${lost} the model does not fit the stages that are left: device "${worst.device.name}" has ${Math.floor(hasMiB * 10) / 10} MiB and lacks ${Math.ceil(lacksMiB)} MiB; raise its memoryMiB to ${Math.ceil(hasMiB + lacksMiB)}, use smaller micro-batches, or let a device join.`,
+    `Without ${lost} the model does not fit the stages that are left: device "${worst.device.name}" has ` +
+      `${Math.floor(hasMiB * 10) / 10} MiB and lacks ${Math.ceil(lacksMiB)} MiB; raise its memoryMiB to ` +
+      `${Math.ceil(hasMiB + lacksMiB)}, use smaller micro-batches, or let a device join.`,
   );
 }

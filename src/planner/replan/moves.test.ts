@@ -7,7 +7,7 @@ import { backups, holdersAfter } from './backups.ts';
 import { linkLoads, type Move, moves, transferTimeMs } from './moves.ts';
 import { layerCountOf } from './survivors.ts';
 
-/** A plan of these stages: first layer, end, devices. */
+/** A plan with stages given as first layer, end and devices. */
 function layout(...stages: readonly (readonly [first: number, end: number, ...devices: string[]])[]): PlanLayout {
   return {
     ...{ planner: 'test', schedule: '1f1b', batchSize: 8, microBatchSize: 8, microBatchCount: 1 },
@@ -18,7 +18,7 @@ function layout(...stages: readonly (readonly [first: number, end: number, ...de
   };
 }
 
-test('Fig. 9: device D, the last stage, is lost; its layers come from A, which has its copy, and layers move between neighbours', () => {
+test('Fig. 9: the last stage, device D, is lost: A has its copy, and layers move between neighbours', () => {
   const before = layout([0, 4, 'A'], [4, 8, 'B', 'C'], [8, 12, 'D']);
   const copies = backups(before, { lastTo: 'first' });
   assert.deepEqual(
@@ -40,7 +40,7 @@ test('Fig. 9: device D, the last stage, is lost; its layers come from A, which h
   ]);
 });
 
-test('what nobody holds comes from the checkpoint; what one holds itself does not travel; ranges of one source are one move', () => {
+test('layers without a holder come from the checkpoint; own layers do not travel; ranges of a source merge', () => {
   const target = layout([0, 3, 'a'], [3, 6, 'b']);
   const holders = [['a'], [], [], ['a'], ['a'], ['b']];
   assert.deepEqual(moves({ holders, target }), [
@@ -60,7 +60,7 @@ test('what nobody holds comes from the checkpoint; what one holds itself does no
   );
 });
 
-test('of equal sources the neighbour is asked; the faster link gives more; a busy source gives less', () => {
+test('of equal sources the neighbour sends; the faster link sends more; a busy source sends less', () => {
   const target = layout([0, 2, 'a'], [2, 4, 'b'], [4, 6, 'c']);
   const one = [['a'], ['a'], ['b'], ['b'], ['c', 'x'], ['a', 'b', 'x']];
   assert.deepEqual(moves({ holders: one, target }), [{ layers: [5, 6], from: 'b', to: 'c' }]);
@@ -82,7 +82,7 @@ test('of equal sources the neighbour is asked; the faster link gives more; a bus
   ]);
 });
 
-test('links carry their moves all at once; a checkpoint comes from who holds the data', () => {
+test('links carry their moves in parallel; a checkpoint comes from the holder of the data', () => {
   const bytes = (layer: number): number => 1000 * (layer + 1);
   const all: Move[] = [
     { layers: [0, 2], from: 'a', to: 'b' },
@@ -103,7 +103,7 @@ test('links carry their moves all at once; a checkpoint comes from who holds the
   assert.equal(transferTimeMs(loads.slice(1), { ...cluster, dataDevice: 'a' }), 0);
 });
 
-test('1000 random changes: each device gets each layer exactly once, from who holds it, and nothing that it has', () => {
+test('1000 random changes: each device gets each missing layer exactly once, from a holder', () => {
   for (let seed = 0; seed < 1000; seed++) {
     const random = createRandom(seed, 62);
     const target = randomPlan(seed, 5);
@@ -169,8 +169,8 @@ test('sources that all hold a range share it evenly, to within a layer', () => {
 });
 
 /**
- * FTPipeHD, Algorithm 1, as it stands, for one worker: which layers it needs from which index of the new worker list.
- * Points are the ends of the workers' layers; indices count from 0, so that the last is N − 1.
+ * FTPipeHD's Algorithm 1 as published, for one worker: which layers it needs from which index of the new worker list.
+ * Points are the ends of the workers' layers; indices count from 0, so the last is N − 1.
  */
 function algorithm1(
   points: { readonly current: readonly number[]; readonly next: readonly number[] },
@@ -212,10 +212,10 @@ test("FTPipeHD's Algorithm 1 gives the same sources, for each worker that fails,
     const points = { current: randomPoints(layerCount, N, random), next: randomPoints(layerCount, N - 1, random) };
     const before = straight(points.current, workers);
     const copies = backups(before, { lastTo: 'first' });
-    // The paper's central node is worker 0, which does not fail; the chain's rule holds for it all the same.
+    // The paper's central node is worker 0, which never fails; the chain's rule holds for it as well.
     for (let failed = 0; failed < N; failed++) {
       const alive = workers.filter((_, index) => index !== failed);
-      // A worker that is alive serves its layers itself, as the paper has it; copies are for those of the failed one.
+      // A worker that is alive serves its own layers, as in the paper; copies are for those of the failed one.
       const holders = holdersAfter(before, [workers[failed] ?? ''], copies).map((all, layer) => {
         const owner = workers[points.current.findIndex((end) => layer < end)] ?? '';
         return all.includes(owner) ? [owner] : all;
@@ -228,7 +228,7 @@ test("FTPipeHD's Algorithm 1 gives the same sources, for each worker that fails,
       const found = moves({ holders, target: straight(points.next, alive) }).flatMap(({ layers, from, to }) =>
         Array.from({ length: layers[1] - layers[0] }, (_, index) => `${layers[0] + index} from ${from} to ${to}`),
       );
-      // What a worker is to get from itself, by the algorithm, is the copy that it keeps.
+      // Where the algorithm lets a worker fetch from itself, it uses the copy that it keeps.
       assert.deepEqual(
         found.sort(),
         expected.filter((line) => line.split(' ')[2] !== line.split(' ')[4]).sort(),
@@ -238,7 +238,7 @@ test("FTPipeHD's Algorithm 1 gives the same sources, for each worker that fails,
   }
 });
 
-test('FTPipeHD, several failures: from the next worker where it is alive, else from the central node', () => {
+test('FTPipeHD, several failures: from the next worker if it is alive, else from the central node', () => {
   const workers = ['w0', 'w1', 'w2', 'w3', 'w4'];
   const before = straight([2, 4, 6, 8, 10], workers);
   // w1 and w2 fail: w2 had the copy of w1, w3 has that of w2, and w4 that of w3.

@@ -1,11 +1,11 @@
-// Which layers' state travels from where to where, so that the devices of a new plan have what they need: only layers
-// that a device does not hold, all pairs at once (Asteroid §3.4, "concurrent layer migration"). Where several devices
-// hold a layer, they share the work.
+// Which layers' state travels between which devices so that the devices of a new plan have what they need: only layers
+// that a device does not hold, all pairs at once (Asteroid §3.4, "concurrent layer migration"). Several holders of a
+// layer share the work.
 //
-// FTPipeHD's Algorithm 1 is the case of single-device stages whose copies go to the next worker (chain replication):
-// holders are the layer's owner and the worker after it, and where both are gone, nobody (global replication: the
-// central node sends it, `from: null`). Its arithmetic on worker indices is what remains of these sets when one index
-// is taken out; the tests hold the two together.
+// FTPipeHD's Algorithm 1 is the special case of single-device stages whose copies go to the next worker (chain
+// replication): holders are the layer's owner and the worker after it; if both are gone, nobody (global replication:
+// the central node sends it, `from: null`). Its arithmetic on worker indices follows from these sets when one index is
+// removed; the tests compare the two.
 
 import type { Cluster, PlanLayout, Profile } from '../../cluster/cluster.ts';
 import { links } from '../../cluster/links.ts';
@@ -14,29 +14,30 @@ import type { OptimizerState } from '../../cluster/memory.ts';
 /** Layers [first, end) travel to a device. */
 export interface Move {
   readonly layers: readonly [first: number, end: number];
-  /** null: from the coordinator's checkpoint, because no device holds them. */
+  /** null: from the coordinator's checkpoint, since no device holds them. */
   readonly from: string | null;
   readonly to: string;
 }
 
 export interface MovesInput {
   /**
-   * By layer: the devices that hold its state at the round to return to. Empty: only the coordinator's checkpoint does.
+   * By layer: the devices that hold its state at the round to return to. If empty, only the coordinator's checkpoint
+   * does.
    */
   readonly holders: readonly (readonly string[])[];
-  /** The plan whose devices are to be served. */
+  /** The plan whose devices need the layers. */
   readonly target: PlanLayout;
   /** Bytes of a layer's state. Default: every layer counts the same. */
   readonly bytes?: (layer: number) => number;
-  /** For the links' bandwidths; absent: all are alike. */
+  /** Gives the links' bandwidths; if absent, all are equal. */
   readonly cluster?: Cluster;
 }
 
 /**
- * Every device of the target gets each layer of its stage that it does not hold, exactly once; nothing else travels. Of
- * several holders each gives a contiguous part, so that what they send altogether takes them equally long; where that
- * leaves a choice, the ones in neighbouring stages of the target are asked first, then the first holder named. By
- * stage, device and layer; deterministic.
+ * The moves after which every device of the target has the layers of its stage: each missing one exactly once, nothing
+ * else. Several holders each give a contiguous part, sized so that all of them are busy for the same time; ties go to
+ * the ones in neighbouring stages of the target, then to the first holder named. Sorted by stage, device and layer;
+ * deterministic.
  */
 export function moves({ holders, target, bytes = () => 1, cluster }: MovesInput): Move[] {
   const found: Move[] = [];
@@ -60,18 +61,18 @@ function keyOf(devices: readonly string[]): string {
   return JSON.stringify(devices);
 }
 
-/** A run of layers with the same holders, for one device. */
+/** A run of layers with the same holders, needed by one device. */
 interface Run {
   readonly to: string;
-  /** Of the target, in which `to` stands. */
+  /** The stage of the target that contains `to`. */
   readonly stage: number;
   readonly layers: readonly [first: number, end: number];
   readonly bytes: (layer: number) => number;
 }
 
 /**
- * What each device has to send already. A device sends to several at once over one interface, so that its time is the
- * sum.
+ * The sending time already assigned to each device. A device sends to several at once over one interface, so its time
+ * is the sum.
  */
 class Senders {
   readonly #busyMs = new Map<string, number>();
@@ -103,7 +104,7 @@ class Senders {
     for (const [index, { name, busyMs, byteMs }] of active.entries()) {
       const [start, before] = [layer, sent];
       due += (levelMs - busyMs) / byteMs;
-      // A layer on the border between two parts goes to the one that is preferred; the last source takes what is left.
+      // A layer on the border between two parts goes to the preferred source; the last source takes the remainder.
       while (layer < end && (sent < due || index === active.length - 1)) sent += bytes(layer++);
       if (layer === start) continue;
       this.#busyMs.set(name, busyMs + (sent - before) * byteMs);
@@ -118,8 +119,8 @@ class Senders {
 }
 
 /**
- * When all sources are done, if they send `bytes` together and none idles: Σ max(0, (level − busy) / byteMs) = bytes.
- * Sources by busyMs.
+ * The time at which all sources are done if they send `bytes` together and none idles: the level with Σ max(0, (level −
+ * busy) / byteMs) = bytes. Sources are sorted by busyMs.
  */
 function levelOf(sources: readonly { readonly busyMs: number; readonly byteMs: number }[], bytes: number): number {
   let rate = 0;
@@ -134,7 +135,7 @@ function levelOf(sources: readonly { readonly busyMs: number; readonly byteMs: n
   return level;
 }
 
-/** Neighbouring ranges of one pair as one move. */
+/** Merges neighbouring ranges of the same pair into one move. */
 function merged(all: readonly Move[]): Move[] {
   const result: Move[] = [];
   for (const move of all) {
@@ -152,7 +153,7 @@ export function stateBytes({ layers }: Profile, layer: number, optimizerState: O
   return weightBytes + optimizerState * (weightBytes - frozenBytes);
 }
 
-/** What a link carries. `from: null` is the coordinator's checkpoint. */
+/** The bytes that a link carries. `from: null` is the coordinator's checkpoint. */
 export interface LinkLoad {
   readonly from: string | null;
   readonly to: string;
@@ -173,8 +174,8 @@ export function linkLoads(all: readonly Move[], bytes: (layer: number) => number
 
 /**
  * Milliseconds until the last of these loads has arrived, all links at once: bytes over bandwidth plus latency. A
- * checkpoint is sent by the cluster's dataDevice (nothing travels to itself), or over the default link where the
- * cluster names none.
+ * checkpoint is sent by the cluster's dataDevice (nothing travels to itself), or over the default link if the cluster
+ * names none.
  */
 export function transferTimeMs(loads: readonly LinkLoad[], cluster: Cluster): number {
   const table = links(cluster);

@@ -1,5 +1,5 @@
-// What would happen if devices vanished: what is lost, who takes over, what travels and for how long, and the
-// throughput before and after, with light re-planning beside heavy rescheduling. Nothing is done to a cluster.
+// Predicts what happens if devices are lost: which layers are lost, who takes over, what travels and for how long, and
+// the throughput before and after, for light re-planning and heavy rescheduling. Changes nothing in a cluster.
 
 import type { Cluster, Plan, PlanLayout, Profile } from '../../cluster/cluster.ts';
 import type { OptimizerState } from '../../cluster/memory.ts';
@@ -13,41 +13,41 @@ import { lightReplan } from './light.ts';
 import { type ReplicationInterval, replicationInterval } from './replication.ts';
 
 export interface PredictLossInput {
-  /** With the devices that are to be lost. */
+  /** Including the devices to be lost. */
   readonly cluster: Cluster;
   readonly profile: Profile;
-  /** The plan before; absent: what the planner finds. */
+  /** The plan before; if absent, the planner's. */
   readonly current?: PlanLayout;
   readonly lost: readonly string[];
   readonly batchSize: number;
   readonly microBatchSize?: number;
-  /** For the plan before, and for heavy rescheduling. Default 'best'. */
+  /** Used for the plan before and for heavy rescheduling. Default 'best'. */
   readonly planner?: string;
   readonly optimizerState: OptimizerState;
   readonly replicateBatchDependent: boolean;
-  /** From the loss until it is certain. */
+  /** From the loss until it is detected for certain. */
   readonly detectionMs: number;
-  /** See RecoveryInput. */
+  /** See RecoveryInput.compileMs. */
   readonly compileMs?: number;
-  /** Monotonic milliseconds, for how long planning takes here. */
+  /** A monotonic clock in milliseconds, to measure how long planning takes here. */
   readonly now: () => number;
 }
 
 export interface LossPrediction extends RecoveryEstimate {
   /**
-   * Why the devices left cannot hold a plan like the one before; `light.plan` is then a new one, made when they are
-   * lost. Absent: they can.
+   * Why the remaining devices cannot hold a plan like the one before; `light.plan` is then a new one, made after the
+   * loss. Absent if they can.
    */
   readonly refusal?: string;
   readonly before: Plan;
-  /** What it costs to be prepared. */
+  /** The cost of keeping copies. */
   readonly replication: ReplicationInterval;
 }
 
 /**
- * Predicts the loss of devices, all at once. The plan for the loss of one is taken to be in reserve, and costs no time;
- * for several it is made when they are lost. InputError for devices that there are not, the data's holder, and where
- * nothing fits afterwards.
+ * Predicts the simultaneous loss of devices. The plan for one lost device is held in reserve and costs no time; for
+ * several it is made after the loss. Throws InputError for unknown devices, for the data's holder, and if nothing fits
+ * afterwards.
  */
 export function predictLoss(input: PredictLossInput): LossPrediction {
   const { cluster, profile, current, lost, optimizerState, planner = 'best', replicateBatchDependent, now } = input;
@@ -66,7 +66,7 @@ export function predictLoss(input: PredictLossInput): LossPrediction {
     const found = find();
     return { plan: found, planningMs: now() - startMs };
   };
-  // What the plan replicates already may stay so, even where it is not asked for.
+  // What the plan replicates already may stay replicated, even without that option.
   const question = {
     plan: before,
     profile,
@@ -92,14 +92,14 @@ export function predictLoss(input: PredictLossInput): LossPrediction {
 }
 
 /**
- * A plan for the devices left as if there had been none, with the same micro-batches if it can be: batches are
- * normalized over them.
+ * A new plan for the remaining devices, with the same micro-batches if possible, since batches are normalized over
+ * them.
  */
 function anew(question: HeavyInput): Plan {
   return orRefusal(() => heavyReplan(question)).found ?? heavyReplan({ ...question, microBatchSize: 'any' });
 }
 
-/** What is found, or the InputError that says why there is nothing. */
+/** The result of `find`, or the message of the InputError that it throws. */
 function orRefusal<Found>(find: () => Found): { readonly found?: Found; readonly refusal?: InputError } {
   try {
     return { found: find() };

@@ -16,13 +16,13 @@ const plan: PlanLayout = {
     { layers: [1, 2], devices: ['b'], samples: [1], inFlight: 1 },
   ],
 };
-/** Links that carry so many bytes a millisecond. */
+/** Links that carry this many bytes a millisecond. */
 const cluster = (bytesPerMs: number): Cluster => ({
   devices: ['a', 'b'].map((name) => ({ name, kind: 'board', memoryMiB: 1 })),
   links: { default: { bandwidthMbps: (bytesPerMs * 8) / 1000 } },
 });
 
-test('every round where the links have the time; both copies count; the optimizer state travels too', () => {
+test('every round if the links have the time; both copies count; the optimizer state travels, too', () => {
   assert.deepEqual(replicationInterval({ plan, profile, cluster: cluster(2500) }), {
     everyRounds: 1,
     bytesPerRound: 20_000,
@@ -40,21 +40,21 @@ test('every round where the links have the time; both copies count; the optimize
   );
 });
 
-test('where a copy takes longer than the idle time of a round: the shortest interval within the limit, and its price', () => {
-  // A copy takes 10 ms and a round of 4 ms is idle on both links; 4 · 1.03 = 4.12 ms a round are allowed: 2.43 rounds,
-  // so 3, which hold 12 ms.
+test('if a copy exceeds the idle time of a round: the shortest interval within the limit, and its cost', () => {
+  // A copy takes 10 ms; in a round of 4 ms both links are idle; 4 · 1.03 = 4.12 ms a round are allowed: 2.43 rounds,
+  // rounded up to 3, which hold 12 ms.
   assert.deepEqual(replicationInterval({ plan, profile, cluster: cluster(1000) }), {
     everyRounds: 3,
     bytesPerRound: 20_000,
     predictedCost: 0,
   });
-  // 10 ms in 2 rounds of 4 ms: 2 ms too many, a quarter of the 8 ms.
+  // 10 ms in 2 rounds of 4 ms: 2 ms over, a quarter of the 8 ms.
   const { everyRounds, predictedCost } = replicationInterval({ plan, profile, cluster: cluster(1000), limit: 0.25 });
   assert.deepEqual([everyRounds, predictedCost], [2, 0.25]);
 });
 
 test('traffic of the pipeline is not idle time', () => {
-  // 3 000 bytes forward take 3 ms of a->b, and as long back on b->a: the round is 10 ms, of which each link is idle for
+  // 3,000 bytes forward take 3 ms on a->b and as long back on b->a: the round is 10 ms, of which each link is idle for
   // 7.
   const busy = { ...profile, layers: layers.map((layer) => ({ ...layer, outputBytes: 3000 })) };
   const half = replicationInterval({ plan, profile: busy, cluster: cluster(1000), limit: 0.001 });
@@ -62,7 +62,7 @@ test('traffic of the pipeline is not idle time', () => {
   assert.equal(replicationInterval({ plan, profile: busy, cluster: cluster(1000), limit: 0.3 }).everyRounds, 1);
 });
 
-test('nothing to copy costs nothing; a limit of 0 is no limit', () => {
+test('no copies cost nothing; a limit of 0 is refused', () => {
   const alone: PlanLayout = { ...plan, stages: [{ layers: [0, 2], devices: ['a'], samples: [1], inFlight: 1 }] };
   assert.deepEqual(replicationInterval({ plan: alone, profile, cluster: cluster(1) }), {
     everyRounds: 1,
@@ -71,6 +71,6 @@ test('nothing to copy costs nothing; a limit of 0 is no limit', () => {
   });
   assert.throws(() => replicationInterval({ plan, profile, cluster: cluster(1), limit: 0 }), {
     name: 'InputError',
-    message: "The limit of replication's cost is 0; give a share above 0, such as 0.03.",
+    message: "The limit of replication's cost is 0; give a fraction above 0, such as 0.03.",
   });
 });

@@ -1,6 +1,6 @@
-// How often the copies of Asteroid's topology-driven replication (§3.4) are renewed: every round when the links have
-// the time for it beside the pipeline's traffic, else every so many rounds that what does not fit costs little.
-// Replication has the lowest priority on a link, so that only what exceeds the idle time makes a round longer.
+// How often the copies of Asteroid's topology-driven replication (§3.4) are updated: every round if the links have
+// enough idle time, otherwise at the shortest interval whose excess costs little. Replication has the lowest priority
+// on a link, so only what exceeds the idle time makes a round longer.
 
 import type { Cluster, PlanLayout, Profile } from '../../cluster/cluster.ts';
 import { links } from '../../cluster/links.ts';
@@ -10,37 +10,37 @@ import { program } from '../../schedule/generate.ts';
 import { simulate } from '../../simulator/simulate.ts';
 import { backups } from './backups.ts';
 
-/** Part of the time of training that copies may cost. */
+/** The fraction of training time that copies may cost. */
 export const copyCostLimit = 0.03;
 
 export interface ReplicationInput {
   readonly plan: PlanLayout;
   readonly profile: Profile;
   readonly cluster: Cluster;
-  /** Copies of each weight that the optimizer keeps, which travel with it. Default 0. */
+  /** Optimizer copies of each weight, which travel with it. Default 0. */
   readonly optimizerState?: OptimizerState;
-  /** How much longer rounds may take on average, as a share. Default 0.03. */
+  /** How much longer rounds may become on average, as a fraction. Default 0.03. */
   readonly limit?: number;
   /** Where stages are copied to. Default: `backups(plan)`. */
   readonly copies?: ReadonlyMap<number, string>;
 }
 
 export interface ReplicationInterval {
-  /** A copy is begun every so many rounds. */
+  /** Number of rounds from the start of one copy to the next. */
   readonly everyRounds: number;
-  /** Of all copies together, each time. Weights that are not trained do not change and are not counted. */
+  /** Bytes of all copies together, each time. Frozen weights do not change and are not counted. */
   readonly bytesPerRound: number;
   /**
-   * How much longer rounds take on average by what does not fit in the links' idle time, as a share; 0 where all fits.
+   * How much longer rounds become on average by what exceeds the links' idle time, as a fraction; 0 if everything fits.
    */
   readonly predictedCost: number;
 }
 
-/** The shortest interval whose predicted cost is within the limit, on the links' idle time in a simulated round. */
+/** The shortest interval whose predicted cost is within the limit, given the links' idle time in a simulated round. */
 export function replicationInterval(input: ReplicationInput): ReplicationInterval {
   const { plan, profile, cluster, optimizerState = 0, limit = copyCostLimit, copies = backups(plan) } = input;
   if (!(limit > 0))
-    throw new InputError(`The limit of replication's cost is ${limit}; give a share above 0, such as 0.03.`);
+    throw new InputError(`The limit of replication's cost is ${limit}; give a fraction above 0, such as 0.03.`);
   const table = links(cluster);
   const sums = layerSums(profile);
   const { roundMs, links: traffic } = simulate(program(plan), plan, profile, cluster, { events: false });
@@ -52,7 +52,7 @@ export function replicationInterval(input: ReplicationInput): ReplicationInterva
     const copyMs = table.occupancyMs(table.deviceIndex(from), table.deviceIndex(to), bytes);
     return [{ bytes, copyMs, idleMs: Math.max(0, roundMs - (traffic[`${from}->${to}`]?.busyMs ?? 0)) }];
   });
-  // A round holds idleMs of copying for nothing, and limit · roundMs more at its price.
+  // A round holds idleMs of copying at no cost, and limit · roundMs more within the limit.
   const everyRounds = Math.max(
     1,
     ...busy.map(({ copyMs, idleMs }) => Math.ceil(copyMs / (idleMs + limit * roundMs) - 1e-9)),

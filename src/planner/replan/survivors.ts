@@ -1,36 +1,37 @@
-// What is left of a plan and a cluster when devices are lost, and the planning problem that remains. Where nothing was
-// profiled, every layer is the same work and every device equally fast: the least that can be assumed.
+// What remains of a plan and a cluster after devices are lost, and the resulting planning problem. Without a profile,
+// every layer is assumed to be the same work and every device equally fast.
 
 import type { Cluster, DeviceTimes, LayerProfile, PlanLayout, Profile } from '../../cluster/cluster.ts';
 import { layerSums, type OptimizerState } from '../../cluster/memory.ts';
 import { InputError } from '../../errors.ts';
+import { scheduleOf } from '../../schedule/schedules.ts';
 import { createProblem, type Problem } from '../problem.ts';
 import { withRecomputation } from '../recomputation.ts';
 
-/** A plan that lost devices, and what is known of model and cluster. */
+/** A plan that lost devices, and the known facts about model and cluster. */
 export interface ReplanInput {
   /** The plan before the loss. */
   readonly plan: PlanLayout;
-  /** Absent where nothing was profiled: layers are then equal work and devices equally fast. */
+  /** Undefined if nothing was profiled: layers are then equal work and devices equally fast. */
   readonly profile: Profile | undefined;
-  /** The devices left; those that were lost may still stand in it. */
+  /** The remaining devices; may still include the lost ones. */
   readonly cluster: Cluster;
-  /** Names of the devices lost, in any order. Names that the plan does not use are allowed. */
+  /** Names of the lost devices, in any order. Names that the plan does not use are allowed. */
   readonly lost: readonly string[];
-  /** Copies of each weight that the optimizer keeps. Default 0 (plain SGD). */
+  /** Optimizer copies of each weight. Default 0 (plain SGD). */
   readonly optimizerState?: OptimizerState;
-  /** Allows replicas of layers that depend on the whole batch. Default: what the plan does already. */
+  /** Allows replicas of layers that depend on the whole batch. Default: whether the plan already has any. */
   readonly replicateBatchDependent?: boolean;
   /**
-   * Lets devices compute activations again where they do not fit, if the profile says what that costs. Default: what
-   * the plan does already.
+   * Lets devices recompute activations that do not fit, if the profile gives the cost. Default: whether the plan
+   * already does.
    */
   readonly mayRecompute?: boolean;
   /** By stage of the plan: the device that keeps its copy. Default: `backups(plan)`. */
   readonly copies?: ReadonlyMap<number, string>;
   /**
-   * Without a profile: the bytes of a layer's weights, so that memory is looked at and few of them move. Default:
-   * nothing is known.
+   * Without a profile: the bytes of a layer's weights, so that memory is respected and few of them move. Default:
+   * unknown.
    */
   readonly weightBytes?: (layer: number) => number;
 }
@@ -48,11 +49,14 @@ export function layerCountOf({ stages }: PlanLayout): number {
   return stages.at(-1)?.layers[1] ?? 0;
 }
 
-/** The plan's stages that still have a device. InputError when none has, and for plans that are no single pipeline. */
+/**
+ * The plan's stages that still have a device. Throws InputError if none has, and for plans that are not a single
+ * pipeline.
+ */
 export function survivingStages({ stages, virtualWorkers, planner }: PlanLayout, lost: readonly string[]): Survivors[] {
   if (virtualWorkers !== undefined)
     throw new InputError(
-      `The plan of planner "${planner}" is no single pipeline that could be mended; make a plan with planner best.`,
+      `The plan of planner "${planner}" is not a single pipeline and cannot be repaired; plan with planner best.`,
     );
   const left = stages.flatMap(({ devices }, stage) => {
     const alive = devices.filter((device) => !lost.includes(device));
@@ -63,7 +67,7 @@ export function survivingStages({ stages, virtualWorkers, planner }: PlanLayout,
   return left;
 }
 
-/** The cluster without the lost devices, their links, and the data that they held. */
+/** The cluster without the lost devices, their links, and a data holder among them. */
 export function remaining(cluster: Cluster, lost: readonly string[]): Cluster {
   const { devices, links, dataDevice } = cluster;
   const pairs = links.pairs?.filter(({ between }) => !between.some((name) => lost.includes(name)));
@@ -74,7 +78,7 @@ export function remaining(cluster: Cluster, lost: readonly string[]): Cluster {
   };
 }
 
-/** The profile, or one in which all layers and all devices are alike. */
+/** The profile; if there is none, one in which all layers and all devices are equal. */
 export function assumedProfile({ plan, profile, cluster, weightBytes = () => 0 }: ReplanInput): Profile {
   if (profile !== undefined) return profile;
   const layers = Array.from(
@@ -100,13 +104,13 @@ function replicatesBatchDependent({ stages }: PlanLayout, profile: Profile): boo
   );
 }
 
-/** Whether a device of the plan computes activations again. */
+/** Whether a device of the plan recomputes activations. */
 function recomputes({ stages }: PlanLayout): boolean {
   return stages.some(({ savedBytes }) => savedBytes !== undefined);
 }
 
 /**
- * The planning problem on the devices that are left, with the plan's micro-batches. InputError when a device has no
+ * The planning problem on the remaining devices, with the plan's micro-batches. Throws InputError if a device has no
  * times.
  */
 export function remainingProblem(input: ReplanInput, schedule: string = input.plan.schedule): Problem {
@@ -115,7 +119,7 @@ export function remainingProblem(input: ReplanInput, schedule: string = input.pl
   const problem = createProblem({
     profile,
     cluster: remaining(cluster, lost),
-    schedule,
+    schedule: scheduleOf(schedule),
     batchSize: plan.batchSize,
     microBatchSize: plan.microBatchSize,
     optimizerState,

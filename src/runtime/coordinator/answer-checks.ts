@@ -2,6 +2,7 @@
 
 import { defined } from '../../assert.ts';
 import type { DeviceTimes } from '../../cluster/cluster.ts';
+import { timeTables } from '../../cluster/times.ts';
 import { ProtocolError } from '../../errors.ts';
 import type { LinkMeasurement, ToCoordinator } from '../protocol/messages.ts';
 
@@ -24,15 +25,10 @@ export function checkProfile(
   layerCount: number,
   rowCount: number,
 ): void {
-  const tables = [
-    times.forwardMs,
-    times.backwardMs,
-    times.backwardInputMs ?? [],
-    times.backwardWeightMs ?? [],
-    times.stepMs ?? [],
-  ].filter((rows, index) => index < 2 || rows.length > 0);
   const hasUpdates = times.updateMs === undefined || times.updateMs.length === layerCount;
-  const isWhole = tables.every((rows) => rows.length === rowCount && rows.every((row) => row.length === layerCount));
+  const isWhole = timeTables(times).every(
+    ([, rows]) => rows.length === rowCount && rows.every((row) => row.length === layerCount),
+  );
   if (!hasUpdates || layers.length !== layerCount || !isWhole)
     throw new ProtocolError(`${device} sent a profile that is not of ${layerCount} layers at ${rowCount} batch sizes.`);
 }

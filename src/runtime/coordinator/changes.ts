@@ -11,9 +11,10 @@
 import { assert } from '../../assert.ts';
 import type { Plan } from '../../cluster/cluster.ts';
 import { moves } from '../../planner/replan/moves.ts';
+import type { Change } from '../protocol/layout-change.ts';
 import { type Holding, holdersAt, holdingsOf, lastCompleteRound } from './holdings.ts';
 import { startAll } from './joiners.ts';
-import type { Change, MachineConfig, MachineEffect, MachineState, Step } from './machine-types.ts';
+import type { MachineConfig, MachineEffect, MachineState, Step } from './machine-types.ts';
 import { activeDevices, fail, fullMembers } from './members.ts';
 
 /**

@@ -9,23 +9,18 @@ import { program } from '../../schedule/generate.ts';
 import type { Frame, Link } from '../../transport/link.ts';
 import { type Drift, LayoutPlanner, type PlanRequest } from '../knowledge/layout-planner.ts';
 import { predictedMiB } from '../knowledge/memory-budgets.ts';
-import {
-  type Message,
-  message,
-  parseMessage,
-  type RoundResult,
-  type ToCoordinator,
-  toCoordinatorSchemas,
-} from '../protocol/messages.ts';
+import type { DeviceFacts } from '../protocol/device-facts.ts';
+import type { Proposal } from '../protocol/layout-change.ts';
+import { type Message, message, parseMessage, type RoundResult, type ToCoordinator } from '../protocol/messages.ts';
 import { encodeModel } from '../protocol/model-transfer.ts';
 import { optimizerStateCount } from '../protocol/training-spec.ts';
 import { checkMeasured, checkProfile, sampleMs } from './answer-checks.ts';
 import { DataFeed } from './data-feed.ts';
 import { Detector } from './detector.ts';
 import { initialState, step } from './machine.ts';
-import type { Answer, MachineEffect, MachineInput, MachineState, Proposal } from './machine-types.ts';
+import type { Answer, MachineEffect, MachineInput, MachineState } from './machine-types.ts';
 import { fullMembers } from './members.ts';
-import type { CoordinatorEnd, CoordinatorOptions, DeviceFacts } from './options.ts';
+import type { CoordinatorEnd, CoordinatorOptions } from './options.ts';
 import { Readiness } from './readiness.ts';
 import { notAsked, Snapshots } from './snapshots.ts';
 
@@ -251,7 +246,7 @@ class CoordinatorShell implements Coordinator {
 
   #received(device: string, frame: Frame): void {
     this.#detector.heard(device, this.#options.clock.now());
-    const received = parseMessage<ToCoordinator>(toCoordinatorSchemas, frame, device);
+    const received = parseMessage('coordinator', frame, device);
     if (!this.#state.members.some((member) => member.name === device)) return; // released, or one too many
     if (layoutKinds.has(received.kind) && frame.epoch !== this.#epoch) return; // about a layout that is no more
     const answer = this.#note(device, received);

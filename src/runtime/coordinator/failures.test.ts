@@ -26,7 +26,7 @@ import { createVirtualClock } from '../../testing/virtual-clock.ts';
 import { defaultFrameLimits } from '../../transport/frame.ts';
 import { defaultLinkLimits } from '../../transport/wire-link.ts';
 import type { MeasuredProfile, ProfileCache } from '../device/measure/profiler.ts';
-import type { WorkerEnd } from '../worker/worker.ts';
+import type { WorkerEnd } from '../worker/options.ts';
 
 const timeout = 60_000;
 const predicted = { roundMs: 1, samplesPerS: 1, peakMemoryMiB: {} };

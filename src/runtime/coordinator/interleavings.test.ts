@@ -3,8 +3,9 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Plan } from '../../cluster/cluster.ts';
+import type { Phase } from '../protocol/events.ts';
 import { initialState, step } from './machine.ts';
-import type { Answer, MachineConfig, MachineEffect, MachineInput, MachineState, Phase } from './machine-types.ts';
+import type { Answer, MachineConfig, MachineEffect, MachineInput, MachineState } from './machine-types.ts';
 
 const config: MachineConfig = {
   workerCount: 2,

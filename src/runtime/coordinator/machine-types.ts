@@ -2,21 +2,10 @@
 
 import type { Plan } from '../../cluster/cluster.ts';
 import type { Move } from '../../planner/replan/moves.ts';
+import type { Phase } from '../protocol/events.ts';
+import type { Change, Proposal } from '../protocol/layout-change.ts';
 import type { LinkMeasurement, RoundResult, ToCoordinator, ToWorker } from '../protocol/messages.ts';
 import type { Holding } from './holdings.ts';
-
-export type Phase =
-  | 'gathering'
-  | 'preparing'
-  | 'connecting'
-  | 'measuring'
-  | 'profiling'
-  | 'planning'
-  | 'deploying'
-  | 'training'
-  | 'snapshotting'
-  | 'waiting'
-  | 'ended';
 
 /** What does not change during a run. */
 export interface MachineConfig {
@@ -61,23 +50,6 @@ export interface Member {
   readonly listenUrl: string;
   /** Undefined for those who may be given work. */
   readonly joining?: JoinStep;
-}
-
-/** Why a layout is left for another. */
-export interface Change {
-  /** One clause, such as "b left in round 7 (the connection was lost)". */
-  readonly cause: string;
-  /** Devices that are gone. */
-  readonly lost: readonly string[];
-  /** A device to be released when nobody needs what it holds any more. */
-  readonly drained?: string;
-}
-
-/** A layout to be taken between two rounds. */
-export interface Proposal {
-  readonly plan: Plan;
-  readonly change: Change;
-  readonly copyEvery: number;
 }
 
 /** A copy on its way to a device. */

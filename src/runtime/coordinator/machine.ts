@@ -16,19 +16,12 @@
 // there in a new layout.
 
 import { assert, defined } from '../../assert.ts';
+import type { Phase } from '../protocol/events.ts';
+import type { Proposal } from '../protocol/layout-change.ts';
 import type { RoundResult } from '../protocol/messages.ts';
 import { confirmedAlive, expel, lost, relayout, suspected, wantsToLeave } from './changes.ts';
 import { cooled, joinerAnswered, joinLater, startQueued } from './joiners.ts';
-import type {
-  Answer,
-  MachineConfig,
-  MachineEffect,
-  MachineInput,
-  MachineState,
-  Phase,
-  Proposal,
-  Step,
-} from './machine-types.ts';
+import type { Answer, MachineConfig, MachineEffect, MachineInput, MachineState, Step } from './machine-types.ts';
 import { activeDevices, fail, fullMembers } from './members.ts';
 import { copied, copying, isCopyDue, settleHoldings } from './replication.ts';
 

@@ -15,7 +15,7 @@ import {
 } from '../../testing/memory-cluster.ts';
 import { batches, regressionNet, subjectOf } from '../../testing/training-subjects.ts';
 import { createVirtualClock } from '../../testing/virtual-clock.ts';
-import type { PlanWish } from './options.ts';
+import type { PlanWish } from '../knowledge/planning-options.ts';
 
 const timeout = 60_000;
 const predicted = { roundMs: 1, samplesPerS: 8000, peakMemoryMiB: {} };

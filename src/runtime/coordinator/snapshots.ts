@@ -8,7 +8,7 @@ import type { LayerSequence } from '../../graph/layers.ts';
 import { sameShape, type Tensor } from '../../graph/tensor.ts';
 import type { StateRole, ToCoordinator } from '../protocol/messages.ts';
 import { optimizedParameter, type RunState } from '../protocol/run-state.ts';
-import type { RunSubject } from './options.ts';
+import type { RunSubject } from '../protocol/run-subject.ts';
 
 /** State that is being collected. */
 interface Snapshot {

@@ -14,8 +14,8 @@ import { type MemoryCluster, type MemoryRun, startCluster } from '../../testing/
 import { batches, regressionNet, subjectOf } from '../../testing/training-subjects.ts';
 import { mutateJson } from '../../testing/wrong-messages.ts';
 import type { Frame } from '../../transport/link.ts';
+import type { Phase } from '../protocol/events.ts';
 import type { ToCoordinator } from '../protocol/messages.ts';
-import type { Phase } from './machine-types.ts';
 
 const timeout = 30_000;
 const net = regressionNet();

@@ -5,7 +5,7 @@
 // late (Seide et al., 2014; Karimireddy et al., 2019). Deterministic; what is not finite stays not finite.
 
 import { assert, defined } from '../../assert.ts';
-import type { Encoding } from '../../cluster/compression.ts';
+import { type Encoding, encodings } from '../../cluster/compression.ts';
 import { ProtocolError } from '../../errors.ts';
 import type { ElementType, Tensor } from '../../graph/tensor.ts';
 
@@ -205,13 +205,13 @@ export interface PieceCodec {
  * A codec for one vector's pieces; int8 alone needs the vector's residuals: it asks for them once, and changes them.
  */
 export function pieceCodec(encoding: Encoding | undefined, residual?: () => Float32Array): PieceCodec {
-  switch (encoding) {
+  switch (encoding && encodings[encoding].codec) {
     case undefined:
       return {
         encode: (data) => [{ type: 'float32', shape: [data.length], data }],
         decode: (tensors, length) => pieceTensor(tensors, 'float32', length, 1)[0].data as Float32Array,
       };
-    case 'float16':
+    case 'half':
       return {
         encode: (values) => encodeTensors([{ type: 'float32', shape: [values.length], data: values }]),
         decode: (tensors, length) => {
@@ -219,7 +219,7 @@ export function pieceCodec(encoding: Encoding | undefined, residual?: () => Floa
           return decodeHalf(piece.data as Uint16Array, defined(scalesOf(scales, 1, isHalfScale)[0], 'a scale'));
         },
       };
-    case 'int8': {
+    case 'steps': {
       let residuals: Float32Array | undefined;
       return {
         encode: (values, first) => {

@@ -15,7 +15,7 @@ import {
   type TestNet,
   transformerNet,
 } from '../../testing/training-subjects.ts';
-import type { RunSubject } from '../coordinator/options.ts';
+import type { RunSubject } from '../protocol/run-subject.ts';
 import { compileStage, prepareStage, type StageStore } from './compiled-stages.ts';
 import { createStage } from './create-stage.ts';
 import { ownCopy } from './samples.ts';

@@ -18,7 +18,7 @@ import {
   subjectOf,
   transformerNet,
 } from '../../testing/training-subjects.ts';
-import { runtimeBytes } from '../knowledge/memory-need.ts';
+import { bufferBytes } from '../knowledge/memory-need.ts';
 import { forwardsInFlight, recomputeWithin, savedBudgetBytes } from './recomputation.ts';
 import { designStage } from './stage-graphs.ts';
 
@@ -61,7 +61,7 @@ test('the budget of a micro-batch is a share of what is given, or of what the de
   const stage = sequence.layers
     .slice(...defined(a, 'the device').layers)
     .map((layer) => ({ weightBytes: parameterBytes(sequence, layer) }));
-  const buffers = stage.reduce((sum, layer) => sum + runtimeBytes(layer, training), 0);
+  const buffers = stage.reduce((sum, layer) => sum + bufferBytes(layer, training), 0);
   assert.equal(budget('auto', processMiB * 2 ** 20 + 3 * 4 * 98 + buffers + 300), 100);
   assert.equal(budget('auto', 2 ** 20), 0);
 });

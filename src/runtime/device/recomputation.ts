@@ -1,15 +1,17 @@
 // Recomputation on one device: how many bytes its kept activations may take, and what is computed again so that they
 // fit (autodiff/recompute.ts).
 
-import type { DifferentiateOptions, ForwardPass } from '../../autodiff/differentiate.ts';
+import type { DifferentiateOptions } from '../../autodiff/differentiate.ts';
 import { type Recomputation, recomputationFront, withinBudget } from '../../autodiff/recompute.ts';
 import { recomputationProblem, recomputations } from '../../autodiff/saving.ts';
+import type { ForwardPass } from '../../autodiff/split-backward.ts';
 import type { LayerProfile } from '../../cluster/cluster.ts';
 import { bytesInMiB, stageMemoryBytes } from '../../cluster/memory.ts';
 import { type LayerSequence, parameterBytes } from '../../graph/layers.ts';
 import type { StageGraph } from '../../graph/stage.ts';
-import type { DeviceProgram } from '../../schedule/program.ts';
-import { filterBytes, runtimeBytes, trainingMiB } from '../knowledge/memory-need.ts';
+import { passes } from '../../schedule/passes.ts';
+import { type DeviceProgram, isPass } from '../../schedule/program.ts';
+import { bufferBytes, filterBytes, trainingMiB } from '../knowledge/memory-need.ts';
 import { optimizerStateCount, type TrainingSpec } from '../protocol/training-spec.ts';
 
 /** What a stage's share of memory depends on. */
@@ -49,7 +51,7 @@ function ownBudgetBytes({ sequence, program, training, memoryBytes }: BudgetOpti
     .map((layer) => ({ weightBytes: parameterBytes(sequence, layer), filterBytes: filterBytes(sequence, layer) }));
   const demand = {
     weightBytes: weights.reduce((sum, { weightBytes }) => sum + weightBytes, 0),
-    runtimeBytes: weights.reduce((sum, layer) => sum + runtimeBytes(layer, training), 0),
+    runtimeBytes: weights.reduce((sum, layer) => sum + bufferBytes(layer, training), 0),
     savedBytes: 0,
     inFlight,
     optimizerState: optimizerStateCount(training),
@@ -62,9 +64,9 @@ function ownBudgetBytes({ sequence, program, training, memoryBytes }: BudgetOpti
 /** The most forward passes of a round that wait for their backward pass at once. */
 export function forwardsInFlight({ instructions }: Pick<DeviceProgram, 'instructions'>): number {
   let [count, most] = [0, 0];
-  for (const { kind } of instructions) {
-    if (kind === 'forward') most = Math.max(most, ++count);
-    else if (kind === 'backward' || kind === 'backward-weight') count--;
+  for (const step of instructions) {
+    if (isPass(step)) count += passes[step.kind].keeps;
+    most = Math.max(most, count);
   }
   return most;
 }

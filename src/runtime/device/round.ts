@@ -8,13 +8,13 @@ import type { Clock } from '../../clock.ts';
 import { ProtocolError } from '../../errors.ts';
 import type { CutTensor } from '../../graph/layers.ts';
 import { sameShape, type Tensor } from '../../graph/tensor.ts';
+import type { Payload } from '../../schedule/passes.ts';
 import {
   bucketReductionOf,
   type DeviceProgram,
   type Instruction,
   isPass,
   type LayerRange,
-  type Payload,
   type SampleRange,
 } from '../../schedule/program.ts';
 import type { Frame, Priority } from '../../transport/link.ts';

@@ -22,8 +22,8 @@ import {
   type TestNet,
   transformerNet,
 } from '../../testing/training-subjects.ts';
-import type { RunSubject } from '../coordinator/options.ts';
 import { Failure } from '../protocol/failure.ts';
+import type { RunSubject } from '../protocol/run-subject.ts';
 import type { TrainingSpec } from '../protocol/training-spec.ts';
 import { createStage } from './create-stage.ts';
 import { gradientArrays } from './gradient-sums.ts';

@@ -1,4 +1,4 @@
-// The addresses of this machine, and which of them a coordinator may listen on.
+// The addresses of this machine, and whether a coordinator may listen on one.
 
 import { isIP } from 'node:net';
 import { networkInterfaces } from 'node:os';

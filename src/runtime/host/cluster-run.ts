@@ -3,53 +3,20 @@
 
 import { randomBytes } from 'node:crypto';
 import { isIP } from 'node:net';
-import { z } from 'zod';
 import type { Clock } from '../../clock.ts';
 import { isLoopback } from '../../transport/admission.ts';
 import { type LinkServer, listen } from '../../transport/node/websocket.ts';
 import { type Coordinator, createCoordinator } from '../coordinator/coordinator.ts';
-import type { CoordinatorEnd, CoordinatorOptions, DeviceFacts } from '../coordinator/options.ts';
+import type { CoordinatorEnd, CoordinatorOptions } from '../coordinator/options.ts';
+import { factsSchema } from '../protocol/device-facts.ts';
+import type { ClusterOptions } from '../run/session.ts';
 import { type Announcement, announce } from './discovery.ts';
 import { watchDrainRequests } from './drain-requests.ts';
 import { type LocalWorkers, startLocalWorkers } from './local-workers.ts';
 import { coordinatorName, type Door, openDoor } from './security/admission.ts';
 
-/** Where to listen and whom to wait for. */
-export interface ClusterOptions {
-  readonly host: string;
-  readonly port: number;
-  /** Plain links beyond this machine. */
-  readonly insecure: boolean;
-  /** Files of an own certificate and key. */
-  readonly tlsCert?: string;
-  readonly tlsKey?: string;
-  /** Worker processes to start on this machine. */
-  readonly localCount: number;
-  /** Compute threads of each of them. */
-  readonly threads: number;
-  readonly engine: 'onnxruntime' | 'reference';
-  /** Where `asteroid drain` leaves its requests. */
-  readonly runFolder?: string;
-  readonly clock: Clock;
-  readonly signal: AbortSignal;
-}
-
 /** How long the coordinator may take to tell what it heard from a worker that has ended. */
 const lastWordMs = 1000;
-
-/** What a worker says of itself when it joins. */
-export const factsSchema: z.ZodType<DeviceFacts> = z.object({
-  memoryMiB: z.number().int().positive().max(1e9),
-  cores: z.number().int().positive().max(1e5),
-  engine: z.string().max(200),
-  machine: z.string().max(200),
-  cpuModel: z.string().max(200).exactOptional(),
-  cpuQuotaCores: z.number().positive().max(1e5).exactOptional(),
-  batteryPercent: z.number().min(0).max(100).exactOptional(),
-  isDischarging: z.boolean().exactOptional(),
-  temperatureC: z.number().min(-100).max(200).exactOptional(),
-  oomKillCount: z.number().int().min(0).max(1e9).exactOptional(),
-});
 
 /** Runs the coordinator to the run's end. All local workers are gone when it settles. */
 export async function runCluster(

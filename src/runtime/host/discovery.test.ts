@@ -7,7 +7,7 @@ import { announce, discover, speaker } from './discovery.ts';
 
 const [host] = ownAddresses();
 
-test('a port that another program has to itself is told, and ends nothing', async () => {
+test('a port that another program holds is an error for the caller, and ends nothing', async () => {
   const socket = Object.assign(new EventEmitter(), {
     bind: () =>
       process.nextTick(() =>
@@ -22,7 +22,7 @@ test('a port that another program has to itself is told, and ends nothing', asyn
   assert.deepEqual([...new Set(errors)], ['the port is taken']);
 });
 
-test('what a doctor says to hear itself is heard by doctors, and by nobody who looks for a coordinator', {
+test('a doctor’s test announcement is found by doctors, not by workers that look for a coordinator', {
   skip: host === undefined && 'this machine has no address on a network',
 }, async (context) => {
   if (host === undefined) return;

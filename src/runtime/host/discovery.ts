@@ -1,18 +1,17 @@
-// Finding a coordinator on the local network by multicast DNS (DNS-SD service _asteroid._tcp). What is found is a hint
-// and nothing more: who answers at an address is settled by keys (security/). Multicast is often blocked, so an address
-// always works too.
+// Finds a coordinator on the local network by multicast DNS (DNS-SD service _asteroid._tcp). The address found is only
+// a hint: keys decide who answers there (security/). Multicast is often blocked, so an address always works too.
 
 import type { Socket } from 'node:dgram';
 import type { EventEmitter } from 'node:events';
 import { InputError, RunError } from '../../errors.ts';
 import { ownAddresses } from './addresses.ts';
 
-/** Stops telling the network. */
+/** An announcement on the network. */
 export interface Announcement {
   stop(): Promise<void>;
 }
 
-/** Coordinators, or what `asteroid doctor` says to hear itself: nobody should call there. */
+/** A coordinator, or the announcement by which `asteroid doctor` tests multicast: nobody should call there. */
 type ServiceType = 'asteroid' | 'asteroid-check';
 const maxInterfaces = 8;
 const goodbyeMs = 500;
@@ -20,7 +19,7 @@ const goodbyeMs = 500;
 type Bonjour = InstanceType<typeof import('bonjour-service')['Bonjour']>;
 
 /**
- * One speaker on the interface with this address. Its errors are the network's (no multicast there): they end in
+ * Sends and receives on the interface with this address. Its errors are the network's (no multicast there), and go to
  * `onError`.
  */
 export async function speaker(address: string, onError: (error: Error) => void, socket?: Socket): Promise<Bonjour> {
@@ -33,7 +32,7 @@ export async function speaker(address: string, onError: (error: Error) => void, 
   return bonjour;
 }
 
-/** Calls `onUrl` for each service of this type that is heard of. */
+/** Calls `onUrl` for each announced service of this type. */
 export function listenFor(bonjour: Bonjour, type: ServiceType, onUrl: (url: string) => void): void {
   bonjour.find({ type }, ({ txt }: { readonly txt?: Readonly<Record<string, unknown>> }) => {
     const url = txt?.['url'];
@@ -41,7 +40,7 @@ export function listenFor(bonjour: Bonjour, type: ServiceType, onUrl: (url: stri
   });
 }
 
-/** Tells the network of the interface with the address `host` that a coordinator waits at `url`. */
+/** Announces, on the interface with the address `host`, that a coordinator waits at `url`. */
 export async function announce(options: {
   readonly host: string;
   readonly port: number;
@@ -76,14 +75,14 @@ export async function announce(options: {
 }
 
 /**
- * Addresses of coordinators that answer on any interface of this machine within `timeoutMs`; as soon as one does, for
- * `settleMs` more.
+ * Addresses of coordinators that answer on any interface of this machine within `timeoutMs`, and no later than
+ * `settleMs` after the first answer.
  */
 export async function discover(options: {
   readonly timeoutMs: number;
   readonly settleMs?: number;
   readonly signal?: AbortSignal;
-  /** Addresses of the interfaces to ask on. Default: all of this machine's. */
+  /** Addresses of the interfaces to use. Default: all of this machine's. */
   readonly interfaces?: readonly string[];
   /** Default: coordinators. */
   readonly type?: ServiceType;
@@ -110,7 +109,7 @@ export async function discover(options: {
   return [...found].sort();
 }
 
-/** The one coordinator on the local network. Throws RunError where none answers, InputError where several do. */
+/** The one coordinator on the local network. Throws RunError if none answers, InputError if several do. */
 export async function findCoordinator(
   timeoutMs: number,
   signal: AbortSignal,
@@ -120,7 +119,8 @@ export async function findCoordinator(
   const [url] = urls;
   if (url === undefined) {
     throw new RunError(
-      'No coordinator answers on this network (multicast may be blocked): give --join with the address that asteroid train printed.',
+      'No coordinator answers on this network (multicast may be blocked): ' +
+        'give --join with the address that asteroid train printed.',
     );
   }
   if (urls.length > 1) throw new InputError(`Several coordinators answer, ${urls.join(', ')}: choose one with --join.`);

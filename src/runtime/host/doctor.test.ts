@@ -65,7 +65,7 @@ test('a taken port, keys open to others and a clock of another century are wrong
   for (const check of ['port', 'certificates', 'clock'] as const) assert.equal(found.get(check)?.state, 'wrong');
 });
 
-test('quota, battery and temperature are told where they are known, with a warning where they matter', async () => {
+test('quota, battery and temperature are shown if they are known, with a warning if they matter', async () => {
   const calm = await findings({
     facts: {
       ...facts,

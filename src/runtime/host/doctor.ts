@@ -1,5 +1,5 @@
-// What a device needs to take part, looked at one by one: each finding is one line, fine or with the fix. Changes
-// nothing but for the network's multicast, on which it asks once.
+// Checks what a device needs to take part: each finding is one line, fine or with the fix. Changes nothing; sends one
+// multicast question.
 
 import { X509Certificate } from 'node:crypto';
 import { createServer } from 'node:net';
@@ -26,7 +26,7 @@ export interface Finding {
     | 'certificates'
     | 'clock';
   readonly state: 'fine' | 'warning' | 'wrong';
-  /** What was found, and the fix where something is to be mended. */
+  /** What was found, and the fix if something is wrong. */
   readonly text: string;
 }
 
@@ -35,9 +35,9 @@ export interface DoctorOptions {
   readonly port: number;
   /** Default: stateFolder(). */
   readonly folder?: string;
-  /** Default: those of this machine. */
+  /** Default: this machine's. */
   readonly addresses?: readonly string[];
-  /** Default: those of this machine. */
+  /** Default: this machine's. */
   readonly facts?: DeviceFacts;
   /** The wall clock, milliseconds since 1970. */
   readonly nowMs: number;
@@ -48,10 +48,10 @@ const lowMemoryMiB = 512;
 const lowBatteryPercent = 30;
 const hotC = 90;
 const multicastMs = 2_500;
-/** When this was written: an earlier wall clock is wrong. */
+/** The date of this version: an earlier wall clock is wrong. */
 const releasedMs: number = Date.UTC(2026, 10, 1);
 
-/** Looks at this device. */
+/** Examines this device. */
 export async function examine(options: DoctorOptions): Promise<readonly Finding[]> {
   const { addresses = ownAddresses(), facts = deviceFacts() } = options;
   return [
@@ -135,7 +135,7 @@ function processor({ coreCount, cpuModel, cpuQuota, temperatureC }: DeviceFacts)
     : { check: 'processor', state: 'fine', text: `${cores}${quota}${heat}` };
 }
 
-/** Nothing where there is no battery. */
+/** Empty without a battery. */
 function power({ battery }: DeviceFacts): readonly Finding[] {
   if (battery === undefined) return [];
   const text = `battery at ${battery.percent}%${battery.isDischarging ? ', discharging' : ''}`;
@@ -184,7 +184,7 @@ function tryToListen(host: string, port: number): Promise<string | undefined> {
   });
 }
 
-/** Says something on the first interface and listens whether it comes back. */
+/** Announces a service on the first interface and listens for it. */
 async function multicast(addresses: readonly string[]): Promise<Finding> {
   const [host] = addresses;
   if (host === undefined)

@@ -1,5 +1,5 @@
-// How `asteroid drain` reaches a run: through a file in the run's folder, which is its owner's. Who can write there may
-// stop the run anyway; nothing more is listened on. Node only.
+// How `asteroid drain` reaches a run: through a file in the run's folder. Whoever can write there could stop the run
+// anyway, and no further port is opened. Node only.
 
 import { existsSync, readFileSync, unwatchFile, watchFile } from 'node:fs';
 import { join } from 'node:path';
@@ -14,7 +14,7 @@ const lookEveryMs = 500;
 
 const requestSchema = z.object({ device: z.string().min(1).max(300), number: z.number().int().min(0) });
 
-/** Calls `onDevice` for each device that somebody wants drained while the run goes on. Returns what ends that. */
+/** Calls `onDevice` for each device that is to be drained. Returns a function that ends that. */
 export function watchDrainRequests(folder: string, onDevice: (device: string) => void): () => void {
   const path = join(folder, fileName);
   let last = requestIn(path)?.number ?? -1;
@@ -28,7 +28,7 @@ export function watchDrainRequests(folder: string, onDevice: (device: string) =>
   return () => unwatchFile(path, look);
 }
 
-/** The request in the file; undefined where there is none that can be read. */
+/** The request in the file; undefined if there is none, or it cannot be read. */
 function requestIn(path: string): z.infer<typeof requestSchema> | undefined {
   if (!existsSync(path)) return undefined;
   try {
@@ -38,7 +38,7 @@ function requestIn(path: string): z.infer<typeof requestSchema> | undefined {
   }
 }
 
-/** How a request went: the sentence to print. */
+/** The result of a request, with the sentence to print. */
 export interface DrainResult {
   readonly device: string;
   readonly message: string;
@@ -53,8 +53,8 @@ export interface DrainOptions {
 }
 
 /**
- * Asks the run in `folder` to go on without a device, and waits until it does. Throws InputError where the folder is no
- * run's or the run does not have the device, RunError where nobody answers or the device cannot be spared.
+ * Asks the run in `folder` to continue without a device, and waits until it does. Throws InputError if the folder is no
+ * run's or the run does not have the device, RunError if nobody answers or the device cannot be spared.
  */
 export async function requestDrain({ folder, device, clock, timeoutMs, pause }: DrainOptions): Promise<DrainResult> {
   const eventsPath = join(folder, 'events.jsonl');
@@ -96,7 +96,7 @@ const eventSchema = z.object({
 
 type EventLine = z.infer<typeof eventSchema>;
 
-/** The lines of events.jsonl; damaged ones, and what is no text in them, count as absent. */
+/** The lines of events.jsonl; damaged lines, and fields that are no text, count as absent. */
 async function linesOf(path: string): Promise<readonly EventLine[]> {
   const lines = (await readLines(path)) ?? [];
   return lines.map((line) => {

@@ -68,7 +68,7 @@ function join(url: string, more: Partial<JoinOptions> = {}): ReturnType<typeof j
   });
 }
 
-test('a lost link is joined anew; the run then ends as it would have', { timeout: 20_000 }, async () => {
+test('after a lost link the device joins again, and the run ends as it would have', { timeout: 20_000 }, async () => {
   const asked: string[] = [];
   const events: string[] = [];
   const server = await coordinator((link, count) => {
@@ -93,7 +93,7 @@ test('a lost link is joined anew; the run then ends as it would have', { timeout
   await server.close('over');
 });
 
-test('who does not come back in time says why it left; a wrong code is no reason to try again', {
+test('a device that cannot reconnect in time reports why; after a wrong code it does not try again', {
   timeout: 20_000,
 }, async () => {
   const server = await coordinator(() => {});
@@ -108,7 +108,7 @@ test('who does not come back in time says why it left; a wrong code is no reason
   await server.close('over');
 });
 
-test('an owner who stops the device is not brought back', { timeout: 20_000 }, async () => {
+test('a device that its owner stops does not reconnect', { timeout: 20_000 }, async () => {
   const controller = new AbortController();
   const server = await coordinator(() => {});
   const lost: string[] = [];

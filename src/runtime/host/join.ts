@@ -1,30 +1,34 @@
-// Joins a coordinator by URL and code and serves its run; comes back when the link to it was lost.
+// Joins a coordinator by URL and code and serves its run; reconnects when the link to it was lost.
 
 import { hostname } from 'node:os';
 import { setTimeout } from 'node:timers/promises';
 import type { Clock } from '../../clock.ts';
+import { bytesInMiB } from '../../cluster/memory.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { type DeviceFacts, deviceFacts } from '../../engine/node/host-node.ts';
 import type { ProcessClock } from '../../engine/node/work-clock.ts';
 import { InputError } from '../../errors.ts';
 import { isLoopback } from '../../transport/admission.ts';
-import { protocolVersion } from '../../transport/handshake.ts';
+import { type Hello, protocolVersion } from '../../transport/handshake.ts';
 import { connect } from '../../transport/node/websocket.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
 import type { ProfileCache } from '../device/measure/profiler.ts';
-import { runWorker, type WorkerEnd, type WorkerOptions } from '../worker/worker.ts';
+import type { WorkerEnd, WorkerOptions } from '../worker/options.ts';
+import { runWorker } from '../worker/worker.ts';
 import { addressTowards, createPeerNetwork } from './network.ts';
+import { processMeters } from './process-meters.ts';
 import type { DeviceStore } from './security/device-store.ts';
 import { enrol } from './security/enrolment.ts';
 import { type Served, serveToTheEnd } from './serve.ts';
+import { StagesAhead } from './stages-ahead.ts';
 
 export interface JoinOptions {
   readonly url: string;
-  /** Asked for once, and only where this device has no certificate of the cluster yet. */
+  /** Called once, and only if this device has no certificate of the cluster yet. */
   joinCode(): Promise<string>;
   /** Default: the host's name. */
   readonly name?: string;
-  /** Where to listen for peers; default: the address that leads to the coordinator. */
+  /** The address on which to listen for peers. Default: the one that leads to the coordinator. */
   readonly host?: string;
   /** Allow plain links beyond this machine. */
   readonly insecure: boolean;
@@ -34,11 +38,11 @@ export interface JoinOptions {
   readonly profileCache?: ProfileCache;
   /** Keeps what stages are compiled to. */
   readonly stageStore?: StageStore;
-  /** Keeps certificates, so that this device needs no code when it comes back. */
+  /** Keeps certificates, so that this device needs no code the next time. */
   readonly store?: DeviceStore;
-  /** What this device may use of its memory. Default: all. */
+  /** Memory that this device may use. Default: all of the machine's. */
   readonly maxMemoryMiB?: number;
-  /** How long to try to come back when the link to the coordinator is lost. Default 0: not at all. */
+  /** How long to try to reconnect when the link to the coordinator is lost. Default 0: not at all. */
   readonly reconnectMs?: number;
   createEngine(): Promise<Engine>;
   /** See WorkerOptions. */
@@ -58,13 +62,14 @@ export async function joinRun(options: JoinOptions): Promise<WorkerEnd> {
   const target = parseUrl(options.url);
   if (target.protocol === 'ws:' && !isLocal(target.hostname) && !options.insecure) {
     throw new InputError(
-      `${options.url} would be unencrypted: use the wss:// address that asteroid train printed, or add --insecure if you trust the network between.`,
+      `${options.url} would be unencrypted: use the wss:// address that asteroid train printed, ` +
+        'or add --insecure if you trust the network between.',
     );
   }
   const host = options.host ?? (await addressTowards(target.hostname));
   const engine = await options.createEngine();
   const joinCode = once(options.joinCode);
-  // As it was when this process began: of what was killed since, this process is none.
+  // Read when the process begins: this process is none of those that were killed before.
   const { oomKillCount } = deviceFacts();
   try {
     return await serveToTheEnd(() => serve({ ...options, joinCode }, host, { engine, oomKillCount }), {
@@ -79,18 +84,17 @@ export async function joinRun(options: JoinOptions): Promise<WorkerEnd> {
   }
 }
 
-type StatedFacts = Omit<DeviceFacts, 'oomKillCount'> & { readonly oomKillCount: number | undefined };
+/** A joining device: its engine, and how often its system had killed processes for memory when this one began. */
+interface Joiner {
+  readonly engine: Engine;
+  readonly oomKillCount: number | undefined;
+}
 
-/** What is known of the machine beside its size. */
-function stateOf({
-  cpuModel,
-  cpuQuota,
-  battery,
-  temperatureC,
-  oomKillCount,
-}: StatedFacts): Record<string, string | number | boolean> {
+/** The hello's facts of this device and its machine. */
+function factsOf(machine: DeviceFacts, { engine, oomKillCount }: Joiner): NonNullable<Hello['facts']> {
+  const { memoryMiB, coreCount, cpuModel, cpuQuota, battery, temperatureC } = machine;
   return {
-    cpuModel: cpuModel.slice(0, 200),
+    ...{ memoryMiB, cores: coreCount, engine: engine.name, machine: hostname(), cpuModel: cpuModel.slice(0, 200) },
     ...(oomKillCount === undefined ? {} : { oomKillCount }),
     ...(cpuQuota === undefined ? {} : { cpuQuotaCores: cpuQuota.cores }),
     ...(battery === undefined ? {} : { batteryPercent: battery.percent, isDischarging: battery.isDischarging }),
@@ -98,30 +102,23 @@ function stateOf({
   };
 }
 
-async function serve(
-  options: JoinOptions,
-  host: string,
-  { engine, oomKillCount }: { readonly engine: Engine; readonly oomKillCount: number | undefined },
-): Promise<Served> {
-  const { url, signal, clock } = options;
-  const facts = deviceFacts();
-  const memoryMiB = Math.min(facts.memoryMiB, options.maxMemoryMiB ?? facts.memoryMiB);
-  const name = options.name ?? hostname();
+async function serve(options: JoinOptions, host: string, joiner: Joiner): Promise<Served> {
+  const { url, signal, clock, stageStore: store } = options;
+  const { engine } = joiner;
+  const machine = deviceFacts();
+  const memoryMiB = Math.min(machine.memoryMiB, options.maxMemoryMiB ?? machine.memoryMiB);
+  const memoryBytes = memoryMiB * bytesInMiB;
+  const wantedName = options.name ?? hostname();
+  const { joinCode } = options;
   const admission = url.startsWith('wss:')
-    ? await enrol({ url, name, joinCode: options.joinCode, signal, ...(options.store && { store: options.store }) })
+    ? await enrol({ url, name: wantedName, joinCode, signal, ...(options.store && { store: options.store }) })
     : undefined;
   const hello = {
     protocol: protocolVersion,
     purpose: 'worker',
-    name: admission?.name ?? name,
-    credential: admission === undefined ? await options.joinCode() : '',
-    facts: {
-      memoryMiB,
-      cores: facts.coreCount,
-      engine: engine.name,
-      machine: hostname(),
-      ...stateOf({ ...facts, oomKillCount }),
-    },
+    name: admission?.name ?? wantedName,
+    credential: admission === undefined ? await joinCode() : '',
+    facts: factsOf({ ...machine, memoryMiB }, joiner),
   } as const;
   const { link, welcome } = await connect(url, {
     hello,
@@ -129,31 +126,26 @@ async function serve(
     ...(admission && { tls: admission.tls }),
   });
   options.onJoined(welcome.name, { host, encrypted: admission !== undefined });
-  // The coordinator finds out how to do without this device; if it does not, the device goes all the same.
+  // The coordinator finds out how to continue without this device; if it does not, the device leaves all the same.
   let cancel = (): void => {};
   const leave = (): void => {
     cancel = clock.after(drainMs, () => void link.close('the worker was stopped by its owner'));
   };
   signal.addEventListener('abort', leave, { once: true });
   const end = await runWorker({
-    name: welcome.name,
-    coordinator: link,
-    clock,
-    engine,
-    leave: signal,
-    memoryBytes: memoryMiB * 2 ** 20,
-    ...(options.processWork === undefined ? {} : { processWork: options.processWork }),
+    ...{ name: welcome.name, coordinator: link, clock, engine, memoryBytes, leave: signal, meters: processMeters() },
     createNetwork: (own, token, onLink) => createPeerNetwork(own, host, token, onLink, admission?.identity),
+    ...(options.processWork === undefined ? {} : { processWork: options.processWork }),
     ...(options.startProfile === undefined ? {} : { startProfile: options.startProfile }),
     ...(options.profileCache === undefined ? {} : { profileCache: options.profileCache }),
-    ...(options.stageStore === undefined ? {} : { stageStore: options.stageStore }),
+    ...(store && { stageStore: store, stagesAhead: new StagesAhead({ engine, store, memoryBytes }) }),
   });
   signal.removeEventListener('abort', leave);
   cancel();
   return { end, lost: end.lost === true && !signal.aborted };
 }
 
-/** Keeps the process alive, unlike the clock's timers. */
+/** Waits, and unlike the clock's timers keeps the process alive. */
 async function pause(milliseconds: number, signal: AbortSignal): Promise<void> {
   await setTimeout(milliseconds, undefined, { signal }).catch(() => {}); // aborted: the caller looks
 }

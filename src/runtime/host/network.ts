@@ -1,5 +1,4 @@
-// A worker's side of the network on Node: it joins a coordinator by URL and code, and listens for its peers on the
-// interface that leads there.
+// A worker's network to its peers on Node: it listens on the interface that leads to the coordinator, and calls peers.
 
 import type { X509Certificate } from 'node:crypto';
 import { createSocket } from 'node:dgram';
@@ -15,8 +14,8 @@ import type { PeerNetwork } from '../worker/peers.ts';
 import { peerServerTls, peerTls } from './security/enrolment.ts';
 
 /**
- * Listens on `host` for peers that present the run's token and, where this worker has a certificate, one of the same
- * cluster for the name they bear.
+ * Listens on `host` for peers that present the run's token and, if this worker has a certificate, a certificate of the
+ * same cluster for their name.
  */
 export async function createPeerNetwork(
   name: string,
@@ -66,7 +65,7 @@ export async function createPeerNetwork(
   };
 }
 
-/** The address of this machine from which `host` is reached: 127.0.0.1 for this machine itself. Sends nothing. */
+/** The address of this machine on the way to `host`: 127.0.0.1 for this machine itself. Sends nothing. */
 export async function addressTowards(host: string): Promise<string> {
   if (host === 'localhost' || isLoopback(host)) return '127.0.0.1';
   const socket = createSocket(isIP(host) === 6 ? 'udp6' : 'udp4');

@@ -8,13 +8,14 @@ import { InputError, RunError } from '../../errors.ts';
 import { model as message, modelBytes } from '../../testing/lone-worker.ts';
 import { profileLayers } from '../device/measure/profiler.ts';
 import { modelOf } from '../worker/model.ts';
-import { type ProfileJob, startProfile } from './profile-apart.ts';
+import type { ProfileJob } from '../worker/options.ts';
+import { startProfile } from './profile-apart.ts';
 
 const timeout = 60_000;
 const graph = modelBytes.data as Uint8Array;
 const job: ProfileJob = { message, graph, batchSizes: [1, 4], memoryBytes: undefined };
 
-test('measured apart, a model is what it is when it is measured here', { timeout }, async () => {
+test('a model measured in another process is measured as in this one', { timeout }, async () => {
   const { sequence, label } = modelOf(message, graph);
   const engine = await createComputeThread();
   const seenHere: string[] = [];
@@ -46,7 +47,7 @@ test('measured apart, a model is what it is when it is measured here', { timeout
   assert.ok(apart.times.forwardMs.flat().every((ms) => ms > 0));
 });
 
-test('its errors are those that they were; one that is killed is told of, and the worker is not', {
+test('errors come across as they were; a killed process is an error, and the worker lives', {
   timeout,
 }, async () => {
   const broken = startProfile({ ...job, graph: graph.subarray(0, graph.length / 2) }, {}, () => {});

@@ -1,6 +1,6 @@
-// Measures a model's layers in a process of its own. Trials leave holes in the C library's heap, 100 to 200 MiB, which
-// would stay with the worker for as long as it trains; and graphs are taken apart and put together there, not on the
-// thread that moves bytes.
+// Measures a model's layers in a process of its own. Trials leave 100 to 200 MiB of holes in the C library's heap,
+// which would stay with the worker while it trains; and graphs are cut and joined there, not on the thread that moves
+// bytes.
 
 import { type ChildProcess, fork } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
@@ -9,39 +9,21 @@ import { type Failure, fromFailure } from '../../engine/node/compute-thread-mess
 import type { WorkClockOptions } from '../../engine/node/work-clock.ts';
 import { RunError } from '../../errors.ts';
 import type { MeasuredProfile } from '../device/measure/profiler.ts';
-import type { ModelMessage } from '../protocol/messages.ts';
+import type { ProfileJob, ProfileProcess } from '../worker/options.ts';
 
-/** What is measured. */
-export interface ProfileJob {
-  readonly message: ModelMessage;
-  /** The graph, as the coordinator sent it. */
-  readonly graph: Uint8Array;
-  readonly batchSizes: readonly number[];
-  /** What trials may use. */
-  readonly memoryBytes: number | undefined;
-}
-
-/** An engine like the worker's own, and with how many others it shares the machine. */
+/** An engine like the worker's own, and the number of workers that share the machine. */
 export type ProfiledEngine = ComputeThreadOptions & Pick<WorkClockOptions, 'workerCount'>;
 
-/** What the process is given. */
+/** The input of the process. */
 export interface ProfileRequest extends ProfileJob {
   readonly engine: ProfiledEngine;
 }
 
-/** What it answers with: how far it is, and the end. */
+/** An answer of the process: its progress, or its result. */
 export type ProfileReply =
   | { readonly done: number; readonly total: number }
   | { readonly profile: MeasuredProfile }
   | { readonly failure: Failure };
-
-/** Measuring that goes on. */
-export interface ProfileProcess {
-  /** Rejects with InputError or RunError where the model cannot be measured. */
-  readonly profile: Promise<MeasuredProfile>;
-  /** Ends it, done or not. */
-  end(): void;
-}
 
 /** Starts measuring on an engine of the same kind as the worker's own. */
 export function startProfile(
@@ -54,9 +36,9 @@ export function startProfile(
     stdio: ['ignore', 'ignore', 'inherit', 'ipc'],
   });
   const profile = resultOf(child, onProgress);
-  profile.catch(() => {}); // it may have been ended because nobody waits any more
+  profile.catch(() => {}); // it may have been ended because nobody waits for it any more
   const request: ProfileRequest = { ...job, engine };
-  child.send(request, () => {}); // where it has ended already, its end says so
+  child.send(request, () => {}); // if it has ended already, its end says so
   return { profile, end: () => void child.kill('SIGKILL') };
 }
 
@@ -77,6 +59,7 @@ function resultOf(child: ChildProcess, onProgress: (done: number, total: number)
 
 function endText(code: number | null, signal: string | null): string {
   return signal === 'SIGKILL'
-    ? 'The process that measures the model was killed, as systems do for want of memory: give this worker more memory, or use smaller micro-batches.'
+    ? 'The process that measures the model was killed, as systems do for want of memory: ' +
+        'give this worker more memory, or use smaller micro-batches.'
     : `The process that measures the model ended with ${signal ?? `exit code ${code}`}.`;
 }

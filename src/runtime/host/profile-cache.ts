@@ -1,4 +1,4 @@
-// Measured profiles, kept in the user's cache folder by a hash of what was measured and on what.
+// Measured profiles in the user's cache folder, by a hash of the model and the device.
 
 import { createHash } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
@@ -8,11 +8,11 @@ import { deviceFacts } from '../../engine/node/host-node.ts';
 import { makeFolders, writeFileAtomically } from '../../storage/atomic.ts';
 import { cacheFolder } from '../../storage/node/digits-cache.ts';
 import type { ProfileCache } from '../device/measure/profiler.ts';
-import { toCoordinatorSchemas } from '../protocol/messages.ts';
+import { messageSchemas } from '../protocol/messages.ts';
 
 /**
- * A cache for the device `slot` of this machine: several workers on one machine slow each other and keep profiles of
- * their own.
+ * A cache for the device `slot` of this machine: several workers on one machine slow each other down, and keep separate
+ * profiles.
  */
 export function profileCache(slot: string): ProfileCache {
   const quota = deviceFacts().cpuQuota?.cores.toFixed(3);
@@ -31,7 +31,7 @@ export function profileCache(slot: string): ProfileCache {
         return undefined; // not there, or not readable: it is measured again
       }
       try {
-        const parsed = toCoordinatorSchemas.profiled.safeParse(JSON.parse(text));
+        const parsed = messageSchemas.coordinator.profiled.safeParse(JSON.parse(text));
         return parsed.success ? parsed.data : undefined;
       } catch {
         return undefined; // damaged: measured again and replaced

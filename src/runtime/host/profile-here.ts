@@ -20,17 +20,17 @@ export interface MeasureOptions {
   readonly device: string;
   readonly threads: number;
   readonly engine: 'onnxruntime' | 'reference';
-  /** Patterns as --freeze and --freeze-all-but take them; default: all is trained. */
+  /** Patterns as in --freeze and --freeze-all-but. Default: everything is trained. */
   readonly freeze?: readonly string[];
   readonly freezeAllBut?: readonly string[];
   readonly clock: Clock;
   onProgress(done: number, total: number): void;
 }
 
-/** A label is taken for one int64. */
+/** A label is assumed to be one int64. */
 const labelBytes = 8;
 
-/** Plain SGD on class numbers: what a run asks for that says nothing else. */
+/** Plain SGD on class numbers: a run's defaults. */
 export function assumedTraining(batchSize: number, frozen: readonly string[]): TrainingSpec {
   const optimizer = {
     kind: 'sgd',
@@ -44,7 +44,7 @@ export function assumedTraining(batchSize: number, frozen: readonly string[]): T
   return { batchSize, loss: 'cross-entropy', optimizer, clipNorm: null, seed: 0, frozen };
 }
 
-/** A class number for each sample, or for each of its positions behind the axis of the classes. */
+/** A class number for each sample, or for each position after the axis of the classes. */
 export function assumedLabel(sequence: LayerSequence): CutTensor {
   const [logits] = cutBefore(sequence, sequence.layers.length);
   const positions = (logits?.shape ?? []).slice(2);

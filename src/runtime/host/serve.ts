@@ -1,11 +1,11 @@
-// A worker's life with one coordinator: it serves, and where the link breaks and nobody had ended the run, tries again,
-// ever more slowly.
+// A worker's life with one coordinator: it serves, and if the link breaks before the run has ended, tries again, with
+// growing pauses.
 
 import type { Clock } from '../../clock.ts';
 import { RunError } from '../../errors.ts';
-import type { WorkerEnd } from '../worker/worker.ts';
+import type { WorkerEnd } from '../worker/options.ts';
 
-/** One time with the coordinator. `lost`: the link broke, and nobody had ended the run. */
+/** One connection to the coordinator. `lost`: the link broke before the run had ended. */
 export interface Served {
   readonly end: WorkerEnd;
   readonly lost: boolean;
@@ -13,7 +13,7 @@ export interface Served {
 
 export interface ServeOptions {
   readonly clock: Clock;
-  /** How long to try to come back; 0: not at all. */
+  /** How long to try to reconnect; 0: not at all. */
   readonly reconnectMs: number;
   /** Waits between two attempts; returns early when the worker is stopped. */
   pause(milliseconds: number): Promise<void>;
@@ -27,22 +27,22 @@ const firstRetryMs = 500;
 const maxRetryMs = 5_000;
 
 /**
- * Serves until the run ends or the coordinator stays away. Rejects where the first attempt does, or something is wrong
+ * Serves until the run ends or the coordinator stays away. Rejects if the first attempt does, or something is wrong
  * with this device.
  */
 export async function serveToTheEnd(attempt: () => Promise<Served>, options: ServeOptions): Promise<WorkerEnd> {
   let served = await attempt();
   while (served.lost) {
     options.onLost?.(served.end.reason);
-    const again = await comeBack(attempt, options);
+    const again = await reconnect(attempt, options);
     if (again === undefined) return served.end;
     served = again;
   }
   return served.end;
 }
 
-/** Tries again for as long as the options allow; undefined when that was in vain. */
-async function comeBack(
+/** Tries again for as long as the options allow; undefined if that fails. */
+async function reconnect(
   attempt: () => Promise<Served>,
   { clock, reconnectMs, pause, isStopped }: ServeOptions,
 ): Promise<Served | undefined> {
@@ -53,7 +53,7 @@ async function comeBack(
     try {
       return await attempt();
     } catch (error) {
-      // Nobody there yet, or full: later perhaps. What is wrong with this device stays wrong.
+      // Nobody is there yet, or there is no room: perhaps later. Any other error would come again.
       if (!(error instanceof RunError)) throw error;
     }
   }

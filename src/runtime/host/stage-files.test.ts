@@ -23,7 +23,7 @@ async function onlyFile(folder: string): Promise<string> {
   return join(folder, names[0] as string);
 }
 
-test('what was written under a key is read under it, by another process too, and under no other', () =>
+test('bytes written under a key are read under it, by another process too, and under no other', () =>
   withFolder(async (folder) => {
     const files = createStageFiles({ folder });
     assert.equal(await files.read('a'), undefined);
@@ -34,7 +34,7 @@ test('what was written under a key is read under it, by another process too, and
     assert.deepEqual([...((await files.read('a')) ?? [])], [9]);
   }));
 
-test('what another compiler made is not read', () =>
+test('another compiler’s stages are not read', () =>
   withFolder(async (folder) => {
     await createStageFiles({ folder, compiler }).write('a', pieces);
     assert.equal(await createStageFiles({ folder, compiler: () => Promise.resolve('two') }).read('a'), undefined);
@@ -45,7 +45,7 @@ test('what another compiler made is not read', () =>
     assert.notEqual(await createStageFiles({ folder, compiler }).read('a'), undefined);
   }));
 
-test('a file with any byte changed, cut anywhere or longer is as good as none, and is replaced', () =>
+test('a file with any byte changed, cut anywhere or longer counts as absent, and is replaced', () =>
   withFolder(async (folder) => {
     const files = createStageFiles({ folder, compiler });
     await files.write('a', pieces);
@@ -65,7 +65,7 @@ test('a file with any byte changed, cut anywhere or longer is as good as none, a
     assert.deepEqual([...((await files.read('a')) ?? [])], [1, 2, 3, 4, 5]);
   }));
 
-test('the longest unused make room; what would not fit alone is not kept', () =>
+test('the least recently used make room; a stage that is too large alone is not kept', () =>
   withFolder(async (folder) => {
     const files = createStageFiles({ folder, compiler, maxBytes: 3 * (32 + 5) });
     const paths = new Map<string, string>();
@@ -85,7 +85,7 @@ test('the longest unused make room; what would not fit alone is not kept', () =>
     assert.equal((await readdir(folder)).length, 3);
   }));
 
-test('what a writer that died left is removed when it is old; other files stay', () =>
+test('an old file of a dead writer is removed; other files stay', () =>
   withFolder(async (folder) => {
     const files = createStageFiles({ folder, compiler });
     await files.write('a', pieces);
@@ -106,7 +106,7 @@ test('what a writer that died left is removed when it is old; other files stay',
     assert.equal(names.size, 4);
   }));
 
-test('where nothing can be written, a warning says so and nothing fails', () =>
+test('if nothing can be written, there is a warning and nothing fails', () =>
   withFolder(async (folder) => {
     await writeFile(folder, 'a file where the folder should be');
     const warnings: string[] = [];

@@ -1,5 +1,5 @@
-// Compiled stages in the user's cache folder, bounded in size: each a file named by what it was made of, which begins
-// with a hash of the rest. A file that is damaged, or made by another version of the compiler, is as good as none.
+// Compiled stages in the user's cache folder, bounded in size. Each is a file that is named by a hash of the stage and
+// the compiler, and begins with a hash of its content. A damaged file counts as absent.
 
 import { createHash } from 'node:crypto';
 import { readdir, readFile, rm, stat, utimes } from 'node:fs/promises';
@@ -12,17 +12,17 @@ import type { StageStore } from '../device/compiled-stages.ts';
 export interface StageFilesOptions {
   /** Default: `stages` in the cache folder. */
   readonly folder?: string;
-  /** The most that all files may take; the longest unused make room. Default 512 MiB. */
+  /** The most that all files may take; the least recently used make room. Default 512 MiB. */
   readonly maxBytes?: number;
-  /** Tells a compiler's translations from another's. Default: a hash of this package's code that makes them. */
+  /** Identifies the compiler. Default: a hash of the code of this package that compiles stages. */
   readonly compiler?: () => Promise<string>;
-  /** Told when a stage cannot be kept. Default: nobody. */
+  /** Called when a stage cannot be kept. */
   readonly onWarning?: (warning: string) => void;
 }
 
 const hashBytes = 32;
 const extension = '.stage';
-/** A temporary file that old was left by a process that died. */
+/** An older temporary file was left by a process that died. */
 const abandonedMs = 3_600_000;
 
 /** The store over files. */
@@ -34,7 +34,7 @@ export function createStageFiles(options: StageFilesOptions = {}): StageStore {
     onWarning = () => {},
   } = options;
   const version = compiler(); // of the code that is loaded: files may be replaced later
-  version.catch(() => {}); // seen where it is used
+  version.catch(() => {}); // whoever uses it sees it
   const pathOf = async (key: string): Promise<string> => {
     const name = createHash('sha256')
       .update(`${key} ${await version}`)
@@ -54,7 +54,7 @@ export function createStageFiles(options: StageFilesOptions = {}): StageStore {
         await utimes(path, now, now);
         return rest;
       } catch {
-        return undefined; // not there, or not this user's: it is made again
+        return undefined; // not there, or not this user's: it is compiled again
       }
     },
     async write(key, pieces) {
@@ -74,7 +74,7 @@ export function createStageFiles(options: StageFilesOptions = {}): StageStore {
   };
 }
 
-/** Removes what was used longest ago until the rest takes `maxBytes` at most, and what writers that died have left. */
+/** Removes the least recently used files until the rest takes at most `maxBytes`, and files that dead writers left. */
 async function makeRoom(folder: string, maxBytes: number): Promise<void> {
   const files: { readonly path: string; readonly bytes: number; readonly usedMs: number }[] = [];
   for (const name of await readdir(folder)) {
@@ -96,7 +96,7 @@ async function makeRoom(folder: string, maxBytes: number): Promise<void> {
 /** The folders whose code decides what a stage is compiled to. */
 const compilerFolders = ['graph', 'autodiff', 'lowering', 'engine', 'training', 'runtime/device'];
 
-/** A hash of all the code, not a version number, which stays while somebody works on the compiler. Takes 10 ms. */
+/** A hash of the code: a version number would stay the same while somebody works on the compiler. Takes 10 ms. */
 async function hashOfCode(): Promise<string> {
   const root = fileURLToPath(new URL('../../', import.meta.url));
   const paths: string[] = [];

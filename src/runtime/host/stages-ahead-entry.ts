@@ -10,9 +10,9 @@ import { encodeBundle } from '../device/stage-bundle.ts';
 import { modelOf, stageOptionsOf } from '../worker/model.ts';
 import type { StageJob } from './stages-ahead.ts';
 
-// That of the compute thread, behind those that move bytes: on a device that never rests, less is next to nothing (at
-// the lowest priority a stage of 1 s took half a minute), and the work is the same. On Linux a priority belongs to the
-// thread that asks for it; elsewhere it would be the whole process's.
+// The priority of the compute thread, behind threads that move bytes. On a device that is always busy the lowest
+// priority hardly runs at all: a stage of 1 s took half a minute. On Linux a priority belongs to the calling thread;
+// elsewhere it would be the whole process's.
 if (process.platform === 'linux') setPriority(0, 5);
 
 const { message, graph, device, plan, memoryBytes, target } = workerData as StageJob;

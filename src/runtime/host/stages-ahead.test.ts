@@ -74,7 +74,7 @@ function programOf(model: Model, plan: Plan, name: string) {
   return defined(checkedProgram(plan, model.sequence, name), name);
 }
 
-test('a worker that hears of a layout that may come keeps the very bytes that compiling it would, and deploys it from them', {
+test('a worker stores for a layout that may come the bytes that compiling would, and deploys from them', {
   timeout,
 }, async () => {
   const engine = await createComputeThread();
@@ -93,6 +93,7 @@ test('a worker that hears of a layout that may come keeps the very bytes that co
   });
   const end = runWorker({
     ...{ name: 'a', coordinator: link, clock: systemClock, engine, stageStore: store },
+    stagesAhead: new StagesAhead({ engine, store, memoryBytes: undefined }),
     createNetwork: async () => ({
       url: 'memory://a',
       connect: () => Promise.reject(new Error('nobody calls')),
@@ -126,7 +127,9 @@ test('a worker that hears of a layout that may come keeps the very bytes that co
   await engine.close();
 });
 
-test('stages are translated one after the other, each once; what is given up is not kept', { timeout }, async () => {
+test('stages are translated one after the other, each once; one that is given up is not stored', {
+  timeout,
+}, async () => {
   const engine = await createComputeThread();
   const store = memoryStore();
   const ahead = new StagesAhead({ engine, store, memoryBytes: undefined, spareBytes: () => 2 ** 29 });
@@ -146,7 +149,7 @@ test('stages are translated one after the other, each once; what is given up is 
   await engine.close();
 });
 
-test('where there is memory for it the engine has the stage before it is needed, and makes nothing when it is', {
+test('with enough memory the engine has the stage before it is needed, and compiles nothing then', {
   timeout,
 }, async () => {
   for (const [spareBytes, readyCount] of [

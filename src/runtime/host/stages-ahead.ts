@@ -1,7 +1,7 @@
-// Stages that this device would run in other layouts, made before any is needed: after a loss all wait for the slowest
-// device to compile. A thread of its own translates them, beside the work, one stage at a time, and keeps the result
-// where compiling looks first; the engine then makes its sessions of it, which holds up a round once, and keeps them
-// for as long as there is memory for it.
+// Prepares stages that this device would run in other layouts, before one is needed: after a loss all devices wait for
+// the slowest to compile. A thread of its own translates them, one stage at a time, while the device works, and stores
+// the result where compiling looks first. Then the engine makes its sessions, which delays one round, and keeps them
+// for as long as there is memory.
 
 import { Worker } from 'node:worker_threads';
 import type { Plan } from '../../cluster/cluster.ts';
@@ -12,10 +12,11 @@ import { compiledOptions } from '../device/create-stage.ts';
 import { stageKey } from '../device/stage-key.ts';
 import type { ModelMessage } from '../protocol/messages.ts';
 import { type Model, stageOptionsOf } from '../worker/model.ts';
+import type { StagePreparer } from '../worker/options.ts';
 
 /**
- * What the thread is given. It answers with the pieces of the bundle (stage-bundle.ts), or ends without a word where
- * the stage cannot be translated.
+ * The input of the thread. It answers with the pieces of the bundle (stage-bundle.ts), or ends without an answer if the
+ * stage cannot be translated.
  */
 export interface StageJob {
   readonly message: ModelMessage;
@@ -30,24 +31,24 @@ export interface StageJob {
 export interface StagesAheadOptions {
   readonly engine: Engine;
   readonly store: StageStore;
-  /** What the device may use, where that is known. */
+  /** Memory that the device may use; undefined: not known. */
   readonly memoryBytes: number | undefined;
-  /** Memory that is free on this device. Default: what the system says. */
+  /** Free memory of this device. Default: the system's figure. */
   spareBytes?(): number;
 }
 
 /**
- * Of what is made in translating little lives long: four times as much room for what is young is 20 to 50 MiB more on
- * the device, and no faster.
+ * Translating makes mostly short-lived objects: a young generation four times as large takes 20 to 50 MiB more, and is
+ * no faster.
  */
 const youngHeapMiB = 8;
-/** With less memory than this to spare, a stage is translated when it is needed. */
+/** With less spare memory than this, a stage is translated only when it is needed. */
 const leastSpareBytes = 2 ** 28;
-/** With less than this, sessions are made when they are needed: some tens of MiB for a hundred layers. */
+/** With less spare memory than this, sessions are made only when needed: they take tens of MiB for a hundred layers. */
 const leastSessionSpareBytes = 2 ** 30;
 
 /** Prepares stages in the order in which they were added. */
-export class StagesAhead {
+export class StagesAhead implements StagePreparer {
   readonly #options: StagesAheadOptions;
   /** Settles, and never rejects, when all stages so far are done. */
   #done: Promise<void> = Promise.resolve();
@@ -58,12 +59,8 @@ export class StagesAhead {
     this.#options = options;
   }
 
-  /**
-   * The stage that this device would run as `device` of a plan. Resolves when it is kept, or cannot be: then it is
-   * made, and fails, when it is needed.
-   */
   add(model: Model, device: DeviceProgram, plan: Plan): Promise<void> {
-    // it is made, and fails, when it is needed
+    // A stage that fails here is compiled, and fails, when it is needed.
     this.#done = this.#done.then(() => this.#prepare(model, device, plan)).catch(() => {});
     return this.#done;
   }
@@ -98,7 +95,6 @@ export class StagesAhead {
     });
   }
 
-  /** Gives up what is not done. */
   async close(): Promise<void> {
     this.#isClosed = true;
     await this.#thread?.terminate();

@@ -8,8 +8,9 @@ import { program } from '../../schedule/generate.ts';
 import { type DeviceProgram, type Instruction, isLastPiece, isPass, type Program } from '../../schedule/program.ts';
 import { simulate } from '../../simulator/simulate.ts';
 import { median, quartiles } from '../../statistics.ts';
+import type { LinkChange } from '../protocol/events.ts';
 import type { RoundResult } from '../protocol/messages.ts';
-import { type LinkChange, LinkWatch } from './link-watch.ts';
+import { LinkWatch } from './link-watch.ts';
 
 export interface Refreshed {
   /** With the times of devices in `factors` under their own names; the same object where there are none. */

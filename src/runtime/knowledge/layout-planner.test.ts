@@ -5,8 +5,8 @@ import { program } from '../../schedule/generate.ts';
 import { createSimulator } from '../../simulator/simulate.ts';
 import { steadyRoundMs } from '../../simulator/steady.ts';
 import { handPlan } from '../../testing/hand-plans.ts';
-import { machineConfig, peerToken } from '../../testing/memory-cluster.ts';
-import { batches, regressionNet, subjectOf } from '../../testing/training-subjects.ts';
+import { machineConfig } from '../../testing/memory-cluster.ts';
+import { regressionNet, subjectOf } from '../../testing/training-subjects.ts';
 import { createVirtualClock } from '../../testing/virtual-clock.ts';
 import type { RoundResult } from '../protocol/messages.ts';
 import { LayoutPlanner } from './layout-planner.ts';
@@ -29,16 +29,12 @@ test('rounds check the profile on the real stages: computing and bytes are corre
     subject,
     machine,
     hooks: {
-      batch: batches(net, subject),
       observe: (event) => {
         if (event.kind === 'profile') told.push(event.profile);
         if (event.kind === 'checked') checked.push(event);
       },
-      onCommitted: () => {},
-      onCheckpoint: async () => true,
     },
     clock,
-    peerToken,
     plan: async () => plan,
     planAgain: async () => undefined,
   });

@@ -12,16 +12,18 @@ import { replicationInterval } from '../../planner/replan/replication.ts';
 import { program } from '../../schedule/generate.ts';
 import { createSimulator, simulate } from '../../simulator/simulate.ts';
 import { steadyRoundMs } from '../../simulator/steady.ts';
-import type { Proposal } from '../coordinator/machine-types.ts';
-import type { CoordinatorOptions, DeviceFacts } from '../coordinator/options.ts';
+import type { DeviceFacts } from '../protocol/device-facts.ts';
 import type { RunEvent } from '../protocol/events.ts';
+import type { Proposal } from '../protocol/layout-change.ts';
 import type { LinkMeasurement, RoundResult, ToCoordinator } from '../protocol/messages.ts';
 import { optimizerStateCount } from '../protocol/training-spec.ts';
 import { CopyPace } from './copy-pace.ts';
+import { timesByClass } from './device-classes.ts';
 import { DriftWatch } from './drift.ts';
-import { handlingByDevice, reducingByTimes, timesByKind, wireMbps, withHandling } from './kinds.ts';
+import { handlingByDevice, reducingByTimes, wireMbps, withHandling } from './link-costs.ts';
 import { type LoweredBudget, MemoryBudgets } from './memory-budgets.ts';
-import { filterBytes, runtimeBytes, trainingMiB } from './memory-need.ts';
+import { filterBytes, trainingMiB, withRuntimeBytes } from './memory-need.ts';
+import type { PlanningOptions } from './planning-options.ts';
 import { CoolDown, isWorthwhile } from './reconsider.ts';
 import { Reserve } from './reserve.ts';
 
@@ -55,7 +57,7 @@ export type Drift = Omit<Extract<RunEvent, { kind: 'drift' }>, 'kind'>;
 
 /** What is known of devices, and the plans that follow from it. */
 export class LayoutPlanner {
-  readonly #options: CoordinatorOptions;
+  readonly #options: PlanningOptions;
   readonly #facts = new Map<string, DeviceFacts>();
   readonly #measurements = new Map<string, readonly LinkMeasurement[]>();
   readonly #profiles = new Map<string, ToCoordinator['profiled']>();
@@ -71,7 +73,7 @@ export class LayoutPlanner {
   /** When devices may hear of the next plan in reserve; undefined before the first layout. */
   #tellAtMs: number | undefined;
 
-  constructor(options: CoordinatorOptions) {
+  constructor(options: PlanningOptions) {
     this.#options = options;
     this.#driftWatch = new DriftWatch(options.clock);
     this.#copyPace = new CopyPace(options.clock);
@@ -378,7 +380,7 @@ export class LayoutPlanner {
 
   /** Whether devices have been told what they would do after any one loss. */
   get isReserveAnnounced(): boolean {
-    return this.#reserve.isTold;
+    return this.#reserve.isTraced;
   }
 
   #light(devices: readonly string[], from: Plan, lost: readonly string[]): Plan {
@@ -443,7 +445,7 @@ export class LayoutPlanner {
       facts: defined(this.#facts.get(name), name),
       times: defined(this.#profiles.get(name), name).times,
     }));
-    const alike = timesByKind(measured.filter(({ name }) => !this.#corrected.has(name)));
+    const alike = timesByClass(measured.filter(({ name }) => !this.#corrected.has(name)));
     const times = new Map(measured.map(({ name, times: own }) => [name, alike.get(name) ?? own]));
     return withHandling(times, handlingByDevice(this.#measurements), reducingByTimes(this.#measurements, times));
   }
@@ -458,7 +460,7 @@ export class LayoutPlanner {
       labelBytes: cutBytes([label]),
       layers: (layers as readonly LayerProfile[]).map((layer, index) => {
         const filters = filterBytes(sequence, defined(sequence.layers[index], layer.name));
-        return { ...layer, runtimeBytes: runtimeBytes({ ...layer, filterBytes: filters }, training) };
+        return withRuntimeBytes(layer, filters, training);
       }),
       batchSizes: machine.batchSizesToProfile,
       devices: Object.fromEntries(this.#times(devices)),

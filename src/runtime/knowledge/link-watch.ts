@@ -6,17 +6,12 @@ import { defined } from '../../assert.ts';
 import type { Clock } from '../../clock.ts';
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
 import { links } from '../../cluster/links.ts';
+import { overheadOf } from '../../cluster/overhead.ts';
 import { deviceTimes } from '../../cluster/times.ts';
 import { program } from '../../schedule/generate.ts';
 import { createSimulator } from '../../simulator/simulate.ts';
 import { quartiles } from '../../statistics.ts';
-
-/** A link that carries otherwise than it was planned with. */
-export interface LinkChange {
-  readonly between: readonly [string, string];
-  readonly beforeMbps: number;
-  readonly mbps: number;
-}
+import type { LinkChange } from '../protocol/events.ts';
 
 /** A cluster as its user describes it, with links no faster than the last that is known of each of them. */
 export function withLinks(cluster: Cluster, changes: readonly LinkChange[]): Cluster {
@@ -180,7 +175,7 @@ function bandwidth(cluster: Cluster, [from, to]: readonly [string, string]): num
 /** Milliseconds of computing that a MiB costs the busier of two devices, where that is known. */
 function handling(profile: Profile, cluster: Cluster, between: readonly [string, string]): number {
   const ends = cluster.devices.filter(({ name }) => between.includes(name));
-  return Math.max(...ends.map((device) => deviceTimes(profile, device).handlingMsPerMiB ?? 0));
+  return Math.max(...ends.map((device) => overheadOf(deviceTimes(profile, device)).transferMsPerMiB));
 }
 
 /** Whether rounds of the plan are longer with such a link. */

@@ -5,17 +5,11 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Plan } from '../../cluster/cluster.ts';
 import { handPlan } from '../../testing/hand-plans.ts';
-import {
-  type MemoryCluster,
-  type MemoryRun,
-  machineConfig,
-  peerToken,
-  startCluster,
-} from '../../testing/memory-cluster.ts';
+import { type MemoryCluster, type MemoryRun, machineConfig, startCluster } from '../../testing/memory-cluster.ts';
 import { batches, regressionNet, subjectOf } from '../../testing/training-subjects.ts';
 import { createVirtualClock, type VirtualClock } from '../../testing/virtual-clock.ts';
-import type { DeviceFacts } from '../coordinator/options.ts';
 import type { MeasuredProfile, ProfileCache } from '../device/measure/profiler.ts';
+import type { DeviceFacts } from '../protocol/device-facts.ts';
 import { LayoutPlanner } from './layout-planner.ts';
 import { MemoryBudgets, predictedMiB } from './memory-budgets.ts';
 
@@ -159,9 +153,8 @@ async function plannerAfterKill(from: Plan, isGiven: boolean): Promise<LayoutPla
   const planner = new LayoutPlanner({
     subject,
     machine: machineConfig({ subject, machine: { planGiven: isGiven } }, 3),
-    hooks: { batch: batches(net, subject), observe: () => {}, onCommitted: () => {}, onCheckpoint: async () => true },
+    hooks: { observe: () => {} },
     clock,
-    peerToken,
     plan: async () => from,
     ...(isGiven ? { givenPlan: from } : {}),
   });

@@ -3,7 +3,7 @@
 // all that is known: how much memory they have, and how often their control group has lost a process to its limit.
 
 import type { Plan } from '../../cluster/cluster.ts';
-import type { DeviceFacts } from '../coordinator/options.ts';
+import type { DeviceFacts } from '../protocol/device-facts.ts';
 
 /**
  * A device comes back to so much of what it could not hold. Beside what a plan predicts there is what the process takes

@@ -1,4 +1,4 @@
-// What a device's memory has to hold beside eq. 3 (cluster/memory.ts): the process itself, and what the runtime keeps
+// What a device's memory has to hold besides eq. 3 (cluster/memory.ts): the process itself, and what the runtime keeps
 // of each layer. Measured with bench/lab.mjs; numbers and dates are in bench/results/2026-11-21-lab.md.
 
 import { defined } from '../../assert.ts';
@@ -16,18 +16,27 @@ import { optimizerStateCount, type TrainingSpec } from '../protocol/training-spe
 const sessionBytes = 2 ** 19;
 
 /**
- * Bytes that the runtime keeps for a layer beside eq. 3: the version before the last update, weights and optimizer
+ * Bytes that the runtime keeps for a layer besides eq. 3: the version before the last update, weights and optimizer
  * state, until all devices have committed; a micro-batch's gradients on their way into the sums (the most: each goes
  * when it is added); twice as much that is received for the ring, or let go late where gradients leave the engine for
  * it; its sessions; large filters in the orders of the kernels of the forward and of the backward pass
  * (device/kept-filters.ts). A stage that one device has alone takes about a copy of the weights less.
  */
-export function runtimeBytes(
+export function bufferBytes(
   layer: Pick<LayerProfile, 'weightBytes' | 'frozenBytes'> & { readonly filterBytes?: number },
   training: Pick<TrainingSpec, 'optimizer'>,
 ): number {
   const { weightBytes, frozenBytes = 0, filterBytes = 0 } = layer;
   return (4 + optimizerStateCount(training)) * (weightBytes - frozenBytes) + 2 * filterBytes + sessionBytes;
+}
+
+/** A layer of a profile with what the runtime keeps for it. */
+export function withRuntimeBytes(
+  layer: LayerProfile,
+  largeFilterBytes: number,
+  training: Pick<TrainingSpec, 'optimizer'>,
+): LayerProfile {
+  return { ...layer, runtimeBytes: bufferBytes({ ...layer, filterBytes: largeFilterBytes }, training) };
 }
 
 /** Bytes of a layer's filters that are large enough to be kept in the orders of the kernels. */

@@ -62,7 +62,7 @@ export class Reserve {
   }
 
   /** Whether there is an answer for every loss, and devices know them. */
-  get isTold(): boolean {
+  get isTraced(): boolean {
     return this.#devices.length > 0 && this.#answers.size === this.#devices.length && this.#untold.length === 0;
   }
 

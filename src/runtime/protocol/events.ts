@@ -2,9 +2,28 @@
 // stream.
 
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
-import type { Phase } from '../coordinator/machine-types.ts';
-import type { LinkChange } from '../knowledge/link-watch.ts';
 import type { RoundResult, RoundTimes } from './messages.ts';
+
+/** What a run is doing: the states of the coordinator's protocol (coordinator/machine.ts). */
+export type Phase =
+  | 'gathering'
+  | 'preparing'
+  | 'connecting'
+  | 'measuring'
+  | 'profiling'
+  | 'planning'
+  | 'deploying'
+  | 'training'
+  | 'snapshotting'
+  | 'waiting'
+  | 'ended';
+
+/** A link that carries otherwise than it was planned with. */
+export interface LinkChange {
+  readonly between: readonly [string, string];
+  readonly beforeMbps: number;
+  readonly mbps: number;
+}
 
 /** One line of metrics.jsonl. */
 export interface RoundMetrics {

@@ -1,31 +1,30 @@
-// The control messages between coordinator and workers: the frame's kind and the schema of its `control` part. What
-// comes from the network is validated here and nowhere else. Tensors ride along in the frame (model bytes, weights,
-// pipeline pieces).
+// The control messages between coordinator and workers: the frame's kind and the schema of its `control` part. Whatever
+// comes from the network is validated here and nowhere else. Tensors (a model's graph, state) travel in the same frame.
 //
-//   coordinator → worker                              worker → coordinator
-//   model      the graph, as ONNX without weights     ready           the model is understood
-//   connect    the peers' addresses                   connected       links to the peers stand
-//   measure    time the links to these peers          measured        Mbps and ms
-//   profile    time each layer                        profile-progress, profiled
-//   deploy     a layout and the round it begins at;   deployed        compiled, weights in place,
-//              then `state` frames                                    others have what they need
-//   round      a round may begin                      prepared        gradients ready, loss
-//   commit     it holds everywhere: its update stands
-//   snapshot   send your weights                      state frames, then snapshot-end
-//   release    older versions and copies may go       replicated      holds a copy of a stage
-//   probe      do you live?                           alive, heartbeat
-//   measure-link  how fast is this one again?         link-measured
-//   reserve    a layout that may come: be ready       reserved        its stage is translated, as far as that is
-//   possible
-//                                                     lost-peer       a link to a peer ended
-//                                                     leaving         this device wants to go
-//   end        the run is over                        failed          this worker cannot go on
+//   coordinator → worker                               worker → coordinator
+//   model         the graph, as ONNX without weights   ready          the model is understood
+//   connect       the peers' addresses                 connected      links to the peers stand
+//   measure       time the links to these peers        measured       Mbps and ms
+//   profile       time each layer                      profile-progress, profiled
+//   deploy        a layout and the round it begins     deployed       compiled, weights in place, others have what
+//                 with; then `state` frames                           they need
+//   round         a round may begin                    prepared       gradients ready, loss; sometimes then trace
+//   commit        it holds everywhere: its update stands
+//   snapshot      send your weights                    `state` frames, statistics, snapshot-end
+//   release       older versions and copies may go     replicated     holds a copy of a stage
+//   probe         are you alive?                       alive, heartbeat
+//   measure-link  measure this link again              link-measured
+//   gone          a device left: do not wait for it    lost-peer      a link to a peer ended
+//   reserve       a layout that may come: be ready     reserved       its stage is prepared, as far as possible
+//   end           the run is over                      leaving        this device wants to go
+//                                                      failed         this worker cannot continue
 //
-// Between workers, beside pipeline data: `state` frames, then state-end, of weights and then of the optimizer's state
+// Between workers, next to pipeline data: `state` frames, then state-end, of weights and then of the optimizer's state
 // (layers that change their owner); `replica` frames, then replica-end (a copy).
 
 import { z } from 'zod';
-import type { DeviceTimes, LayerProfile, Plan, StagePlan } from '../../cluster/cluster.ts';
+import type { DeviceTimes, LayerProfile, Plan } from '../../cluster/cluster.ts';
+import { deviceTimesSchema, type Limits, layerSchema, layoutShape } from '../../cluster/schemas.ts';
 import { ProtocolError } from '../../errors.ts';
 import type { Move } from '../../planner/replan/moves.ts';
 import type { Frame } from '../../transport/link.ts';
@@ -47,33 +46,7 @@ export interface TensorSpec {
   readonly shape: readonly number[];
 }
 
-export interface ModelMessage {
-  readonly parameters: readonly TensorSpec[];
-  readonly buffers: readonly TensorSpec[];
-  readonly training: TrainingSpec;
-  /** Names of the layers as the coordinator sees them; the worker must find the same. */
-  readonly layerNames: readonly string[];
-  /** Shape of one sample's label. */
-  readonly labelShape: readonly number[];
-  readonly labelType: 'int64' | 'int32' | 'uint8' | 'float32';
-  /** The secret by which this run's workers know each other. */
-  readonly peerToken: string;
-}
-
-const tensorSpecs = z.array(z.object({ name, shape: z.array(count).max(8) })).max(100_000);
-
-export interface LinkMeasurement {
-  readonly peer: string;
-  readonly bandwidthMbps: number;
-  readonly latencyMs: number;
-  /**
-   * Milliseconds of computing that a MiB, in pieces with a small frame each, cost the device that sent it, and its
-   * peer. Absent where a device does not know.
-   */
-  readonly sendingMsPerMiB?: number;
-  readonly receivingMsPerMiB?: number;
-}
-
+/** A trained parameter, a running statistic, or the optimizer's state of a parameter. */
 export type StateRole = 'parameter' | 'buffer' | 'optimizer';
 
 /** State by when it is needed: what a forward pass reads, and what the first update does. */
@@ -85,72 +58,18 @@ export function partOf(role: StateRole): StatePart {
   return role === 'optimizer' ? 'optimizer' : 'weights';
 }
 
-export interface RoundResult {
-  readonly round: number;
-  /** Sum over this device's samples (last stage), else 0. */
-  readonly lossSum: number;
-  /** Right predictions among them. */
-  readonly correctCount: number;
-  /**
-   * This device's share of ‖gradient‖² (each parameter counted by one device of its group only), or 0 where nothing
-   * clips.
-   */
-  readonly squaredNorm: number;
-  /** True when loss and gradients are finite. */
-  readonly finite: boolean;
-  /** Milliseconds from the round's start to here; the round before may have ended later than that. */
-  readonly roundMs: number;
-  /** Those spent computing since the round before ended. */
-  readonly busyMs: number;
-  /**
-   * All that the process did since then, as milliseconds of computing, where its engine could use all of its processor;
-   * absent elsewhere.
-   */
-  readonly processMs?: number;
-  /**
-   * Of these, what was not computing: what its links and its program did beside the engine. Absent where that is not
-   * known.
-   */
-  readonly linksMs?: number;
-  /**
-   * Of those again, what the process did in the AllReduce that all passes are over before. Absent without one, and
-   * where that is not known.
-   */
-  readonly reducingMs?: number;
-  /** By peer, the Mbps that links carried while they were busy: those of which there is something to say. */
-  readonly linkMbps?: Readonly<Record<string, number>>;
-}
-
-export interface RoundTimes {
-  readonly instruction: number;
-  readonly startMs: number;
-  readonly endMs: number;
-}
-
-const stagePlan: z.ZodType<StagePlan> = z.object({
-  layers: z.tuple([count, count]),
-  devices: z.array(name).min(1),
-  samples: z.array(count).min(1),
-  inFlight: z.number().int().positive(),
-  buckets: z.array(count).max(1000).exactOptional(),
-  savedBytes: z.array(z.number().min(0)).max(1000).exactOptional(),
-});
+/** Messages are limited more strictly than a person's files. */
+const limits: Limits = {
+  text: () => name,
+  whole: (least) => count.min(least),
+  size: () => size,
+  amount: () => z.number().min(0),
+  milliseconds: () => milliseconds,
+};
 
 const plan: z.ZodType<Plan> = z.object({
   planner: name,
-  schedule: name,
-  batchSize: size,
-  microBatchSize: size,
-  microBatchCount: size,
-  stages: z.array(stagePlan).min(1),
-  forwardOnlyLayers: count.exactOptional(),
-  compression: z
-    .object({
-      activation: z.literal('float16').exactOptional(),
-      gradient: z.literal('float16').exactOptional(),
-      allReduce: z.enum(['float16', 'int8']).exactOptional(),
-    })
-    .exactOptional(),
+  ...layoutShape(limits),
   predicted: z.object({
     roundMs: z.number(),
     samplesPerS: z.number(),
@@ -166,29 +85,27 @@ const moves: z.ZodType<readonly Move[]> = z
 
 const peerAddresses = z.array(z.object({ name, url: z.string().max(300) })).max(2000);
 
-const deviceTimes: z.ZodType<DeviceTimes> = z.object({
-  forwardMs: z.array(z.array(milliseconds)),
-  backwardMs: z.array(z.array(milliseconds)),
-  backwardInputMs: z.array(z.array(milliseconds)).exactOptional(),
-  backwardWeightMs: z.array(z.array(milliseconds)).exactOptional(),
-  stepMs: z.array(z.array(milliseconds)).exactOptional(),
-  updateMs: z.array(milliseconds).exactOptional(),
-  callMs: milliseconds.exactOptional(),
-  passMs: milliseconds.exactOptional(),
-});
+const deviceTimes = deviceTimesSchema(limits);
+const layerProfiles = z.array(layerSchema(limits));
 
-const layerProfiles: z.ZodType<readonly LayerProfile[]> = z.array(
-  z.object({
-    name,
-    outputBytes: z.number().min(0),
-    weightBytes: z.number().min(0),
-    frozenBytes: z.number().min(0).exactOptional(),
-    savedBytes: z.number().min(0),
-    flops: z.number().min(0),
-    recomputed: z.object({ savedBytes: z.number().min(0), flops: z.number().min(0) }).exactOptional(),
-    batchDependent: z.boolean(),
-  }),
-);
+type Schemas<Messages> = { readonly [Kind in keyof Messages]: z.ZodType<Messages[Kind]> };
+
+const state: z.ZodType<ToWorker['state']> = z.object({ role: z.enum(['parameter', 'buffer', 'optimizer']), name });
+
+export interface ModelMessage {
+  readonly parameters: readonly TensorSpec[];
+  readonly buffers: readonly TensorSpec[];
+  readonly training: TrainingSpec;
+  /** Names of the layers as the coordinator sees them; the worker must find the same. */
+  readonly layerNames: readonly string[];
+  /** Shape of one sample's label. */
+  readonly labelShape: readonly number[];
+  readonly labelType: 'int64' | 'int32' | 'uint8' | 'float32';
+  /** The secret by which this run's workers know each other. */
+  readonly peerToken: string;
+}
+
+const tensorSpecs = z.array(z.object({ name, shape: z.array(count).max(8) })).max(100_000);
 
 /** What the coordinator may send, by frame kind. */
 export interface ToWorker {
@@ -200,7 +117,7 @@ export interface ToWorker {
     readonly plan: Plan;
     /** Rounds committed before: the version of the state to begin with. */
     readonly round: number;
-    /** All state that travels, between whomever. */
+    /** All state that travels, between any devices. */
     readonly moves: readonly Move[];
     /** `state` frames from the coordinator that follow for this worker. */
     readonly stateCount: number;
@@ -215,78 +132,20 @@ export interface ToWorker {
     readonly replicate: boolean;
   };
   readonly commit: { readonly round: number; readonly gradientScale: number };
-  readonly snapshot: { readonly round: number /** False: statistics only. */; readonly withState: boolean };
-  readonly release: {
-    /** Versions after fewer rounds may go, but for the last committed one. */ readonly before: number;
-  };
+  /** `withState` false: statistics only. */
+  readonly snapshot: { readonly round: number; readonly withState: boolean };
+  /** Versions after fewer rounds may go, except the last committed one. */
+  readonly release: { readonly before: number };
   readonly probe: Record<string, never>;
   readonly 'measure-link': { readonly peer: string };
   /** A device left before it was linked to all others: nobody need wait for it. */
   readonly gone: { readonly peer: string };
-  /** A layout that may come; `id` is what is answered. */
+  /** A layout that may come; the answer has the same `id`. */
   readonly reserve: { readonly plan: Plan; readonly id: number };
   readonly end: { readonly reason: string };
 }
 
-/** What a worker may send, by frame kind. */
-export interface ToCoordinator {
-  readonly ready: { readonly listenUrl: string };
-  readonly connected: Record<string, never>;
-  readonly measured: { readonly links: readonly LinkMeasurement[] };
-  readonly 'profile-progress': { readonly done: number; readonly total: number };
-  readonly profiled: {
-    readonly layers: readonly LayerProfile[];
-    readonly times: DeviceTimes;
-    readonly cached: boolean;
-  };
-  readonly deployed: { readonly valueBytes: number };
-  readonly prepared: RoundResult;
-  readonly state: { readonly role: StateRole; readonly name: string };
-  readonly 'snapshot-end': { readonly round: number };
-  readonly replicated: { readonly round: number; readonly layers: readonly [first: number, end: number] };
-  readonly heartbeat: Record<string, never>;
-  readonly 'link-measured': LinkMeasurement;
-  readonly alive: Record<string, never>;
-  /** All is done that makes the layout of that `reserve` stand sooner. */
-  readonly reserved: { readonly id: number };
-  readonly 'lost-peer': {
-    readonly peer: string;
-    readonly reason: string /** It has sent what the protocol does not allow. */;
-    readonly isFault: boolean;
-  };
-  readonly leaving: Record<string, never>;
-  readonly failed: { readonly message: string };
-  readonly statistics: {
-    readonly eventLoopDelayP99Ms: number;
-    readonly eventLoopDelayMaxMs: number;
-    readonly peakMemoryMiB: number;
-  };
-  readonly trace: { readonly round: number; readonly times: readonly RoundTimes[] };
-}
-
-/** What workers may send each other, beside pipeline data, by frame kind. */
-export interface ToPeer {
-  readonly state: { readonly role: StateRole; readonly name: string };
-  readonly 'state-end': {
-    readonly layers: readonly [first: number, end: number];
-    readonly part: StatePart;
-    /** Frames sent. */
-    readonly count: number;
-  };
-  readonly replica: { readonly role: StateRole; readonly name: string };
-  readonly 'replica-end': {
-    readonly layers: readonly [first: number, end: number];
-    readonly count: number;
-    /** The copy from which the rest is to be taken: what has not changed since; −1: none. */
-    readonly base: number;
-  };
-}
-
-type Schemas<Messages> = { readonly [Kind in keyof Messages]: z.ZodType<Messages[Kind]> };
-
-const state: z.ZodType<ToWorker['state']> = z.object({ role: z.enum(['parameter', 'buffer', 'optimizer']), name });
-
-export const toWorkerSchemas: Schemas<ToWorker> = {
+const toWorker: Schemas<ToWorker> = {
   model: z.object({
     parameters: tensorSpecs,
     buffers: tensorSpecs,
@@ -312,6 +171,87 @@ export const toWorkerSchemas: Schemas<ToWorker> = {
   end: z.object({ reason: z.string().max(1000) }),
 };
 
+export interface LinkMeasurement {
+  readonly peer: string;
+  readonly bandwidthMbps: number;
+  readonly latencyMs: number;
+  /**
+   * Milliseconds of computing that a MiB, in pieces with a small frame each, cost the device that sent it, and its
+   * peer. Absent if a device does not know.
+   */
+  readonly sendingMsPerMiB?: number;
+  readonly receivingMsPerMiB?: number;
+}
+
+export interface RoundResult {
+  readonly round: number;
+  /** Sum over this device's samples (last stage), else 0. */
+  readonly lossSum: number;
+  /** Right predictions among them. */
+  readonly correctCount: number;
+  /**
+   * This device's share of ‖gradient‖² (each parameter counted by one device of its group only), or 0 without
+   * clipping.
+   */
+  readonly squaredNorm: number;
+  /** True when loss and gradients are finite. */
+  readonly finite: boolean;
+  /** Milliseconds since the round's start; the round before may have ended after that. */
+  readonly roundMs: number;
+  /** Milliseconds of computing since the round before ended. */
+  readonly busyMs: number;
+  /**
+   * The work of the whole process in that time, as milliseconds of computing. Absent unless the engine could use all of
+   * the processor.
+   */
+  readonly processMs?: number;
+  /** Of `processMs`, what was not computing: the work of links and program. Absent if it is not known. */
+  readonly linksMs?: number;
+  /** Of `processMs`, the work during the AllReduce after all passes. Absent without one, or if it is not known. */
+  readonly reducingMs?: number;
+  /** By peer, the Mbps that links carried while they were busy, if they were busy for long enough. */
+  readonly linkMbps?: Readonly<Record<string, number>>;
+}
+
+export interface RoundTimes {
+  readonly instruction: number;
+  readonly startMs: number;
+  readonly endMs: number;
+}
+
+/** What a worker may send, by frame kind. */
+export interface ToCoordinator {
+  readonly ready: { readonly listenUrl: string };
+  readonly connected: Record<string, never>;
+  readonly measured: { readonly links: readonly LinkMeasurement[] };
+  readonly 'profile-progress': { readonly done: number; readonly total: number };
+  readonly profiled: {
+    readonly layers: readonly LayerProfile[];
+    readonly times: DeviceTimes;
+    readonly cached: boolean;
+  };
+  readonly deployed: { readonly valueBytes: number };
+  readonly prepared: RoundResult;
+  readonly state: { readonly role: StateRole; readonly name: string };
+  readonly 'snapshot-end': { readonly round: number };
+  readonly replicated: { readonly round: number; readonly layers: readonly [first: number, end: number] };
+  readonly heartbeat: Record<string, never>;
+  readonly 'link-measured': LinkMeasurement;
+  readonly alive: Record<string, never>;
+  /** Everything is done that makes the layout of that `reserve` start sooner. */
+  readonly reserved: { readonly id: number };
+  /** `isFault`: the peer has sent what the protocol does not allow. */
+  readonly 'lost-peer': { readonly peer: string; readonly reason: string; readonly isFault: boolean };
+  readonly leaving: Record<string, never>;
+  readonly failed: { readonly message: string };
+  readonly statistics: {
+    readonly eventLoopDelayP99Ms: number;
+    readonly eventLoopDelayMaxMs: number;
+    readonly peakMemoryMiB: number;
+  };
+  readonly trace: { readonly round: number; readonly times: readonly RoundTimes[] };
+}
+
 const linkMeasurement: z.ZodType<LinkMeasurement> = z.object({
   peer: name,
   bandwidthMbps: z.number().positive(),
@@ -320,7 +260,7 @@ const linkMeasurement: z.ZodType<LinkMeasurement> = z.object({
   receivingMsPerMiB: milliseconds.exactOptional(),
 });
 
-export const toCoordinatorSchemas: Schemas<ToCoordinator> = {
+const toCoordinator: Schemas<ToCoordinator> = {
   ready: z.object({ listenUrl: z.string().max(300) }),
   connected: z.object({}),
   measured: z.object({
@@ -363,31 +303,71 @@ export const toCoordinatorSchemas: Schemas<ToCoordinator> = {
   }),
 };
 
-export const toPeerSchemas: Schemas<ToPeer> = {
+/** What workers may send each other, besides pipeline data, by frame kind. */
+export interface ToPeer {
+  readonly state: { readonly role: StateRole; readonly name: string };
+  readonly 'state-end': {
+    readonly layers: readonly [first: number, end: number];
+    readonly part: StatePart;
+    /** Frames sent. */
+    readonly count: number;
+  };
+  readonly replica: { readonly role: StateRole; readonly name: string };
+  readonly 'replica-end': {
+    readonly layers: readonly [first: number, end: number];
+    readonly count: number;
+    /** The round of the copy that has the rest, which has not changed since; −1: none. */
+    readonly base: number;
+  };
+}
+
+const toPeer: Schemas<ToPeer> = {
   state,
   'state-end': z.object({ layers: range, part: z.enum(stateParts), count }),
   replica: state,
   'replica-end': z.object({ layers: range, count, base: z.number().int().min(-1).max(1e9) }),
 };
 
-/** A validated message of one of the kinds of `Messages`, as a discriminated union. */
-export type Message<Messages> = {
-  [Kind in keyof Messages]: { readonly kind: Kind; readonly control: Messages[Kind]; readonly frame: Frame };
-}[keyof Messages];
+/** Every message, by its receiver. A worker receives ToWorker from the coordinator, and ToPeer from other workers. */
+export interface Messages {
+  readonly worker: ToWorker;
+  readonly coordinator: ToCoordinator;
+  readonly peer: ToPeer;
+}
 
-/** Validates a control frame. Throws ProtocolError naming the peer and what is wrong. */
-export function parseMessage<Messages>(schemas: Schemas<Messages>, frame: Frame, peer: string): Message<Messages> {
+/** The schema of every message, by its receiver and its kind. */
+export const messageSchemas: { readonly [Receiver in keyof Messages]: Schemas<Messages[Receiver]> } = {
+  worker: toWorker,
+  coordinator: toCoordinator,
+  peer: toPeer,
+};
+
+/** A validated message of one of the kinds of ToWorker, ToCoordinator or ToPeer, as a discriminated union. */
+export type Message<Controls> = Controls extends unknown
+  ? {
+      [Kind in keyof Controls]: { readonly kind: Kind; readonly control: Controls[Kind]; readonly frame: Frame };
+    }[keyof Controls]
+  : never;
+
+/** Validates a control frame from `sender`. Throws ProtocolError naming the sender and what is wrong. */
+export function parseMessage<Receiver extends keyof Messages>(
+  receiver: Receiver,
+  frame: Frame,
+  sender: string,
+): Message<Messages[Receiver]> {
+  const schemas: Schemas<Messages[Receiver]> = messageSchemas[receiver];
   if (!Object.hasOwn(schemas, frame.kind))
-    throw new ProtocolError(`${peer} sent a message of the unknown kind "${frame.kind}".`);
-  const kind = frame.kind as keyof Messages;
+    throw new ProtocolError(`${sender} sent a message of the unknown kind "${frame.kind}".`);
+  const kind = frame.kind as keyof Messages[Receiver];
   const parsed = schemas[kind].safeParse(frame.control);
   if (!parsed.success) {
     const issue = parsed.error.issues[0];
+    const place = issue?.path.join('.') ?? '';
     throw new ProtocolError(
-      `${peer} sent a wrong "${frame.kind}" message: ${issue?.path.join('.') ?? ''} ${issue?.message ?? ''}`.trimEnd(),
+      `${sender} sent a wrong "${frame.kind}" message: ${place} ${issue?.message ?? ''}`.trimEnd(),
     );
   }
-  return { kind, control: parsed.data, frame };
+  return { kind, control: parsed.data, frame } as Message<Messages[Receiver]>;
 }
 
 /** A control frame of the given kind, by default of no round. */

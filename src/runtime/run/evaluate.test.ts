@@ -5,7 +5,8 @@ import { GraphBuilder } from '../../graph/builder.ts';
 import type { Graph } from '../../graph/graph.ts';
 import { tensor } from '../../graph/tensor.ts';
 import { createDataset, type Dataset, inputField, labelField, subset } from '../../training/data/dataset.ts';
-import { type EvaluateOptions, evaluate } from './evaluate.ts';
+import { evaluate } from '../host/session-here.ts';
+import type { EvaluateOptions } from './evaluate.ts';
 
 const options: EvaluateOptions = { loss: 'cross-entropy', engine: 'reference', threads: 1 };
 

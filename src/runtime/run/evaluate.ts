@@ -2,7 +2,6 @@
 
 import { defined } from '../../assert.ts';
 import type { Engine, Executable } from '../../engine/engine.ts';
-import { createComputeThread } from '../../engine/node/compute-thread.ts';
 import type { Graph } from '../../graph/graph.ts';
 import { type LayerSequence, layers } from '../../graph/layers.ts';
 import { withLogits } from '../../graph/logits.ts';
@@ -32,15 +31,26 @@ export interface Evaluation {
 /** Samples of one run. */
 const batchSize = 100;
 
+/** Makes an engine in this process, with this many compute threads. */
+export type EngineFactory = (options: {
+  readonly engine: EvaluateOptions['engine'];
+  readonly threadCount: number;
+}) => Promise<Engine>;
+
 /**
  * Runs a model in inference mode over a data set. Every sample counts once, in the last, smaller batch too. Throws
  * InputError where they do not fit.
  */
-export async function evaluate(model: Graph, dataset: Dataset, options: EvaluateOptions): Promise<Evaluation> {
+export async function evaluateOn(
+  createEngine: EngineFactory,
+  model: Graph,
+  dataset: Dataset,
+  options: EvaluateOptions,
+): Promise<Evaluation> {
   const graph = sizedByData(inferenceMode(model), dataset);
   const sequence = layers(options.loss === 'cross-entropy' ? withLogits(graph).graph : graph);
   const data = bindToModel(dataset, sequence, options.loss);
-  const engine = await createComputeThread({ engine: options.engine, threadCount: options.threads });
+  const engine = await createEngine({ engine: options.engine, threadCount: options.threads });
   try {
     return await run(engine, sequence, data, options.loss);
   } finally {

@@ -10,7 +10,7 @@ import { program } from '../../schedule/generate.ts';
 import { type Instruction, isBackwardImmediate, isRoundSingle, isUpdateImmediate } from '../../schedule/program.ts';
 import { isBoundary } from '../coordinator/machine.ts';
 import type { MachineConfig } from '../coordinator/machine-types.ts';
-import type { CoordinatorEnd, RunHooks, RunSubject } from '../coordinator/options.ts';
+import type { CoordinatorEnd, RunHooks } from '../coordinator/options.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
 import { createStage } from '../device/create-stage.ts';
 import { Mailbox } from '../device/mailbox.ts';
@@ -21,6 +21,7 @@ import type { StagePort } from '../device/stage.ts';
 import type { StageOptions } from '../device/stage-graphs.ts';
 import { Failure } from '../protocol/failure.ts';
 import type { RunState } from '../protocol/run-state.ts';
+import type { RunSubject } from '../protocol/run-subject.ts';
 
 /** The name of this process as a device. */
 export const localDevice = 'this process';

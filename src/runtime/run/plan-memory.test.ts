@@ -6,7 +6,7 @@ import { InputError } from '../../errors.ts';
 import { buildModel } from '../../models/zoo.ts';
 import { handPlan } from '../../testing/hand-plans.ts';
 import { sgd, subjectOf } from '../../testing/training-subjects.ts';
-import { runtimeBytes } from '../knowledge/memory-need.ts';
+import { bufferBytes } from '../knowledge/memory-need.ts';
 import { checkPlanMemory } from './plan-memory.ts';
 
 const graph = buildModel('digits', { initialize: false }).graph;
@@ -29,7 +29,7 @@ function check(device: string, bytes: number, frozen: readonly string[] = []): v
  */
 const [weightBytes, planes] = [(24 * 9 + 24) * 4, 24 * 28 * 28 * 4];
 const momentum = { optimizer: { ...sgd, momentum: 0.9 } };
-const ownBytes = runtimeBytes({ weightBytes }, momentum) + runtimeBytes({ weightBytes: 0 }, momentum);
+const ownBytes = bufferBytes({ weightBytes }, momentum) + bufferBytes({ weightBytes: 0 }, momentum);
 
 test('weights, gradients and momentum, the activations of K_p micro-batches, and the buffers of the runtime have to fit', () => {
   // K_0 = 2(2 − 0) − 1.

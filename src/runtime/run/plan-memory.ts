@@ -6,7 +6,7 @@ import { InputError } from '../../errors.ts';
 import { frozenBytes, type LayerSequence } from '../../graph/layers.ts';
 import { program } from '../../schedule/generate.ts';
 import { simulate } from '../../simulator/simulate.ts';
-import { filterBytes, runtimeBytes } from '../knowledge/memory-need.ts';
+import { filterBytes, withRuntimeBytes } from '../knowledge/memory-need.ts';
 import { optimizerStateCount, type TrainingSpec } from '../protocol/training-spec.ts';
 import { layerTable } from './layer-table.ts';
 
@@ -39,7 +39,7 @@ function peakMemoryMiB(plan: Plan, sequence: LayerSequence, training: TrainingSp
   const layers = table.map((layer, index): LayerProfile => {
     const own = defined(sequence.layers[index], layer.name);
     const found = { ...layer, frozenBytes: frozenBytes(sequence, own, frozen) };
-    return { ...found, runtimeBytes: runtimeBytes({ ...found, filterBytes: filterBytes(sequence, own) }, training) };
+    return withRuntimeBytes(found, filterBytes(sequence, own), training);
   });
   const names = [...new Set(plan.stages.flatMap((stage) => stage.devices))];
   const zeros = [layers.map(() => 0)];

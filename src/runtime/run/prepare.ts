@@ -10,7 +10,8 @@ import { extractStage } from '../../graph/stage.ts';
 import { sameShape, type Tensor } from '../../graph/tensor.ts';
 import { plannerOf } from '../../planner/planners.ts';
 import { checkProgram } from '../../schedule/check.ts';
-import { program, scheduleNames } from '../../schedule/generate.ts';
+import { program } from '../../schedule/generate.ts';
+import { scheduleNames } from '../../schedule/schedules.ts';
 import type { Checkpoint } from '../../storage/checkpoints.ts';
 import { clipScale } from '../../training/clipping.ts';
 import type { Dataset } from '../../training/data/dataset.ts';
@@ -18,11 +19,10 @@ import { type BatchOrder, roundsPerEpoch } from '../../training/data/order.ts';
 import { lossGraph } from '../../training/losses.ts';
 import { learningRate, parseSchedule } from '../../training/schedules.ts';
 import type { MachineConfig } from '../coordinator/machine-types.ts';
-import type { RunSubject } from '../coordinator/options.ts';
 import { differentiableNames } from '../device/stage-graphs.ts';
-import { checkHost } from '../host/addresses.ts';
 import { profilePoints } from '../protocol/profile-points.ts';
 import type { RunState } from '../protocol/run-state.ts';
+import type { RunSubject } from '../protocol/run-subject.ts';
 import type { TrainingSpec } from '../protocol/training-spec.ts';
 import { trainedLayers } from './fine-tuning.ts';
 import type { LoadedModel } from './models.ts';
@@ -54,8 +54,11 @@ export interface PreparedRun extends SessionInput {
   readonly notes: readonly string[];
 }
 
-/** Fits settings, model and data together. Throws InputError where they do not fit. */
-export function prepareRun(input: SessionInput): PreparedRun {
+/** Throws InputError for an address or certificate files that a coordinator on this machine cannot use. */
+export type HostCheck = (settings: Pick<TrainSettings, 'host' | 'tlsCert' | 'tlsKey'>) => void;
+
+/** Fits settings, model, data and the host's addresses together. Throws InputError where they do not fit. */
+export function prepareRunOn(checkHost: HostCheck, input: SessionInput): PreparedRun {
   const { settings, model, checkpoint, test } = input;
   const { sequence, frozen, notes } = trainedLayers(sizedByData(model.graph, input.train), settings);
   const dataset = bindToModel(input.train, sequence, settings.loss);
@@ -72,7 +75,7 @@ export function prepareRun(input: SessionInput): PreparedRun {
   const machine = machineConfig(input, order, subject);
   checkFixedBatch(sequence, settings);
   checkTrainable(subject, settings);
-  checkDistribution(input, sequence);
+  checkDistribution(input, sequence, checkHost);
   return { ...input, subject, dataset, order, machine, notes: [...model.notes, ...notes] };
 }
 
@@ -199,7 +202,7 @@ function checkTrainable({ sequence, training, label }: RunSubject, { batch, micr
 }
 
 /** Planner, schedule, addresses, and a given plan. */
-function checkDistribution({ settings, plan }: SessionInput, sequence: LayerSequence): void {
+function checkDistribution({ settings, plan }: SessionInput, sequence: LayerSequence, checkHost: HostCheck): void {
   plannerOf(settings.planner);
   checkSchedule(settings.schedule);
   if (settings.workers + settings.remote > 0) checkHost(settings);
@@ -209,8 +212,8 @@ function checkDistribution({ settings, plan }: SessionInput, sequence: LayerSequ
 }
 
 function checkSchedule(name: string): void {
-  if (name !== autoSchedule && !scheduleNames.includes(name))
-    throw new InputError(`There is no schedule "${name}"; use one of ${[...scheduleNames, autoSchedule].join(', ')}.`);
+  const names: readonly string[] = [...scheduleNames, autoSchedule];
+  if (!names.includes(name)) throw new InputError(`There is no schedule "${name}"; use one of ${names.join(', ')}.`);
 }
 
 /** A plan from a file must be for this model, batch and number of devices. */

@@ -1,37 +1,25 @@
 // One training run, prepared (prepare.ts), to its result: what the commands `train`, `quickstart` and `verify` share.
-// It trains here or over workers, tests, and writes checkpoints and the trained model; events go to an observer.
+// It trains here or over workers, tests, and writes checkpoints and the trained model; events go to an observer. What a
+// machine has (engine, sockets, processes) comes from its host.
 
 import type { Clock } from '../../clock.ts';
-import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
+import type { Plan } from '../../cluster/cluster.ts';
 import { bytesInMiB } from '../../cluster/memory.ts';
-import { createComputeThread } from '../../engine/node/compute-thread.ts';
-import { deviceFacts } from '../../engine/node/host-node.ts';
-import { InputError, RunError } from '../../errors.ts';
+import { RunError } from '../../errors.ts';
 import type { LayerSequence } from '../../graph/layers.ts';
 import { importModel } from '../../graph/onnx/import.ts';
-import { checkGrains, planInSamples, profileInGrains } from '../../planner/grains.ts';
-import { remaining } from '../../planner/replan/survivors.ts';
-import { atLeisure, type Steps } from '../../planner/steps.ts';
-import { checkProgram } from '../../schedule/check.ts';
-import { program } from '../../schedule/generate.ts';
 import { saveCheckpoint } from '../../storage/checkpoints.ts';
 import type { RunFolder } from '../../storage/run-folder.ts';
 import { gather } from '../../training/data/dataset.ts';
 import { batchIndices, epochOf, roundsPerEpoch } from '../../training/data/order.ts';
-import type { CoordinatorEnd, PlanWish, RunHooks } from '../coordinator/options.ts';
+import type { CoordinatorEnd, CoordinatorOptions, RunHooks } from '../coordinator/options.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
-import { runCluster } from '../host/cluster-run.ts';
-import { type LinkChange, withLinks } from '../knowledge/link-watch.ts';
 import type { Observer, RunEvent } from '../protocol/events.ts';
 import type { RunState } from '../protocol/run-state.ts';
-import { optimizerStateCount } from '../protocol/training-spec.ts';
-import { choosePlanSteps } from './choose-plan.ts';
-import { type Evaluation, evaluate } from './evaluate.ts';
-import { withForwardOnly } from './fine-tuning.ts';
+import { type EngineFactory, type Evaluation, evaluateOn } from './evaluate.ts';
 import { localPlan, trainHere } from './local.ts';
-import { checkPlanMemory } from './plan-memory.ts';
-import { checkPlanFits, type PreparedRun, prepareRun, type SessionInput } from './prepare.ts';
-import { autoSchedule } from './settings.ts';
+import type { PreparedRun } from './prepare.ts';
+import { RunPlanner } from './run-planner.ts';
 
 export interface SessionEnvironment {
   readonly clock: Clock;
@@ -40,6 +28,38 @@ export interface SessionEnvironment {
   readonly signal: AbortSignal;
   /** Keeps what a stage in this process is compiled to. Default: nowhere. */
   readonly stageStore?: StageStore;
+}
+
+/** Where to listen and whom to wait for. */
+export interface ClusterOptions {
+  readonly host: string;
+  readonly port: number;
+  /** Plain links beyond this machine. */
+  readonly insecure: boolean;
+  /** Files of an own certificate and key. */
+  readonly tlsCert?: string;
+  readonly tlsKey?: string;
+  /** Worker processes to start on this machine. */
+  readonly localCount: number;
+  /** Compute threads of each of them. */
+  readonly threads: number;
+  readonly engine: 'onnxruntime' | 'reference';
+  /** Where `asteroid drain` leaves its requests. */
+  readonly runFolder?: string;
+  readonly clock: Clock;
+  readonly signal: AbortSignal;
+}
+
+/** What the machine that a session runs on does for it. */
+export interface SessionHost {
+  readonly createEngine: EngineFactory;
+  /** Memory of this machine for this process, in MiB. */
+  memoryMiB(): number;
+  /** Runs a coordinator to the run's end; all local workers are gone when it settles. */
+  runCluster(
+    options: Omit<CoordinatorOptions, 'peerToken' | 'clock'>,
+    cluster: ClusterOptions,
+  ): Promise<CoordinatorEnd>;
 }
 
 /** What a run came to. */
@@ -56,55 +76,38 @@ export interface SessionResult {
   readonly plan: Plan | undefined;
 }
 
-/** Prepares and runs. Without a folder nothing is written. */
-export async function runSession(
-  input: SessionInput,
-  environment: SessionEnvironment,
-  folder?: RunFolder,
-): Promise<SessionResult> {
-  return runPrepared(prepareRun(input), environment, folder);
-}
-
 /**
- * Trains, tests, and writes into the folder. Throws RunError when the run fails, InputError where the devices or the
- * network do not allow it.
+ * Trains, tests, and writes into the folder; without a folder nothing is written. Throws RunError when the run fails,
+ * InputError where the devices or the network do not allow it.
  */
-export function runPrepared(
+export function runPreparedOn(
+  host: SessionHost,
   run: PreparedRun,
   environment: SessionEnvironment,
   folder?: RunFolder,
 ): Promise<SessionResult> {
-  return new Session(run, environment, folder).run();
+  return new TrainingSession(host, run, environment, folder).run();
 }
 
-/** A search that is not over by then gives the best that it has found. */
-const longestPlanningMs = 45_000;
-
-/** The same before the first round, for which everybody waits. */
-const firstPlanningMs = 15_000;
-
-/** The same while devices wait in the middle of a run. What is found then may be bettered at leisure. */
-const urgentPlanningMs = 5_000;
-
-class Session {
+class TrainingSession {
+  readonly #host: SessionHost;
   readonly #prepared: PreparedRun;
   readonly #environment: SessionEnvironment;
   readonly #folder: RunFolder | undefined;
   readonly #sequence: LayerSequence;
+  readonly #planner: RunPlanner;
   readonly #losses: number[] = [];
   #plan: Plan | undefined;
   #state: RunState;
   /** Since the first layout stands; later ones go on. */
   #isTraining = false;
-  /** By device: what is left to count on of its memory, whatever a given cluster says. */
-  readonly #loweredMiB = new Map<string, number>();
-  /** By pair of devices: links that were seen to be slow, or fast again. */
-  readonly #linkChanges = new Map<string, LinkChange>();
   #lastCommitMs = 0;
   #planReadyMs = 0;
   #evaluationMs = 0;
 
-  constructor(run: PreparedRun, environment: SessionEnvironment, folder: RunFolder | undefined) {
+  constructor(host: SessionHost, run: PreparedRun, environment: SessionEnvironment, folder: RunFolder | undefined) {
+    this.#host = host;
+    this.#planner = new RunPlanner(run, environment);
     this.#prepared = run;
     this.#environment = environment;
     this.#folder = folder;
@@ -156,13 +159,13 @@ class Session {
     const microBatch = this.#sequence.fixedBatch ?? settings.microBatch ?? settings.batch;
     const plan = localPlan(this.#sequence.layers.length, settings.batch, microBatch);
     this.#plan = plan;
-    const engine = await createComputeThread({ engine: settings.engine, threadCount: settings.threads });
+    const engine = await this.#host.createEngine({ engine: settings.engine, threadCount: settings.threads });
     try {
       return await trainHere(this.#prepared.subject, hooks, this.#prepared.machine, plan, {
         engine,
         clock,
         signal,
-        memoryBytes: deviceFacts().memoryMiB * bytesInMiB,
+        memoryBytes: this.#host.memoryMiB() * bytesInMiB,
         ...(stageStore === undefined ? {} : { stageStore }),
       });
     } finally {
@@ -173,17 +176,23 @@ class Session {
   #trainOverWorkers(hooks: RunHooks): Promise<CoordinatorEnd> {
     const { settings } = this.#prepared;
     const { clock, signal } = this.#environment;
-    const plan = this.#prepared.plan === undefined ? undefined : this.#usePlan(this.#prepared.plan, 0);
-    return runCluster(
+    const given = this.#prepared.plan;
+    if (given !== undefined) this.#plan = this.#planner.used(given, 0);
+    const planner = this.#planner;
+    return this.#host.runCluster(
       {
         machine: this.#prepared.machine,
         subject: this.#prepared.subject,
         hooks,
-        plan: (profile, cluster, isOver) => this.#choosePlan(profile, cluster, isOver),
-        planAgain: (profile, cluster, wish) => this.#planAgain(profile, cluster, wish),
-        mayRecompute: this.#mayRecompute,
-        ...(plan === undefined ? {} : { givenPlan: plan }),
-        checkGiven: (given, cluster) => checkPlanMemory(given, this.#given(cluster), this.#prepared.subject),
+        plan: async (profile, cluster, isOver) => {
+          const plan = await planner.first(profile, cluster, isOver);
+          if (plan !== undefined) this.#plan = plan;
+          return plan;
+        },
+        planAgain: (profile, cluster, wish) => planner.again(profile, cluster, wish),
+        mayRecompute: planner.mayRecompute,
+        ...(this.#plan === undefined ? {} : { givenPlan: this.#plan }),
+        checkGiven: (plan, cluster) => planner.checkGiven(plan, cluster),
       },
       {
         host: settings.host,
@@ -201,113 +210,9 @@ class Session {
     );
   }
 
-  async #choosePlan(profile: Profile, measured: Cluster, isOver: () => boolean): Promise<Plan | undefined> {
-    const cluster = this.#given(measured);
-    const { clock } = this.#environment;
-    const startMs = clock.now();
-    const plan = await atLeisure(this.#planSteps(profile, cluster, firstPlanningMs), clock, isOver);
-    return plan && this.#usePlan(plan, clock.now() - startMs);
-  }
-
-  /**
-   * A plan for other devices than those that the run began with: with the same micro-batches, over which batches are
-   * normalized, unless nothing fits with these and devices wait for it.
-   */
-  async #planAgain(
-    profile: Profile,
-    measured: Cluster,
-    { from, isUrgent, isOver }: PlanWish,
-  ): Promise<Plan | undefined> {
-    const given = this.#given(measured);
-    const { clock } = this.#environment;
-    const cluster = remaining(
-      given,
-      given.devices.flatMap(({ name }) => (measured.devices.some((device) => device.name === name) ? [] : [name])),
-    );
-    const find = async (microBatchSize?: number): Promise<Plan | undefined> => {
-      const steps = this.#planSteps(profile, cluster, isUrgent ? urgentPlanningMs : longestPlanningMs, microBatchSize);
-      const found = await atLeisure(steps, clock, isOver);
-      return found && this.#checked(found);
-    };
-    try {
-      return await find(from.microBatchSize);
-    } catch (error) {
-      if (!(error instanceof InputError) || !isUrgent) throw error;
-      const plan = await find();
-      if (plan !== undefined && this.#sequence.layers.some(({ batchDependent }) => batchDependent)) {
-        const message = `The devices left have no memory for micro-batches of ${from.microBatchSize} samples: from now on, batches are normalized over ${plan.microBatchSize}.`;
-        this.#observe({ kind: 'warning', message });
-      }
-      return plan;
-    }
-  }
-
-  /**
-   * The cluster that the user describes, but for what devices and links have shown that they cannot hold and carry; by
-   * default the measured one.
-   */
-  #given(measured: Cluster): Cluster {
-    const { cluster } = this.#prepared;
-    if (cluster === undefined) return measured;
-    const devices = cluster.devices.map((device) => ({
-      ...device,
-      memoryMiB: Math.min(device.memoryMiB, this.#loweredMiB.get(device.name) ?? device.memoryMiB),
-    }));
-    return withLinks({ ...cluster, devices }, [...this.#linkChanges.values()]);
-  }
-
-  get #mayRecompute(): boolean {
-    const { recompute, strict } = this.#prepared.settings;
-    return recompute === 'auto' && !strict;
-  }
-
-  *#planSteps(profile: Profile, cluster: Cluster, limitMs: number, microBatchSize?: number): Steps<Plan> {
-    const { settings } = this.#prepared;
-    const { clock } = this.#environment;
-    const endMs = clock.now() + limitMs;
-    const microBatch = microBatchSize ?? settings.microBatch ?? this.#sequence.fixedBatch;
-    const { grain = 1 } = this.#prepared.subject.training;
-    const found = yield* choosePlanSteps(
-      {
-        isTimeUp: () => clock.now() > endMs,
-        profile: grain === 1 ? profile : profileInGrains(profile, grain),
-        cluster,
-        batchSize: settings.batch / grain,
-        ...(settings.schedule === autoSchedule ? {} : { schedule: settings.schedule }),
-        planner: settings.planner,
-        compress: settings.compress,
-        optimizerState: optimizerStateCount(this.#prepared.subject.training),
-        replicateBatchDependent: settings.replicateBatchNorm,
-        mayRecompute: this.#mayRecompute,
-        ...(microBatch === undefined ? {} : { microBatchSize: microBatch / grain }),
-      },
-      settings.useAll,
-    );
-    return grain === 1 ? found : planInSamples(found, grain);
-  }
-
-  /** Every plan is checked by machine before it runs, given ones too. */
-  #checked(found: Plan): Plan {
-    const plan = withForwardOnly(found, this.#sequence);
-    const { grain } = this.#prepared.subject.training;
-    checkPlanFits(plan, this.#sequence, this.#prepared.settings);
-    if (grain !== undefined) checkGrains(plan, grain);
-    checkProgram(program(plan), plan);
-    return plan;
-  }
-
-  #usePlan(found: Plan, planningMs: number): Plan {
-    const plan = this.#checked(found);
-    this.#plan = plan;
-    this.#observe({ kind: 'plan', plan, planningMs, layerNames: this.#sequence.layers.map((layer) => layer.name) });
-    return plan;
-  }
-
   /** Events pass through here on their way out; documents of the run folder are written from them. */
   #watch(event: RunEvent): void {
-    if (event.kind === 'drift')
-      for (const change of event.links) this.#linkChanges.set([...change.between].sort().join(' '), change);
-    if (event.kind === 'memory-lowered') this.#loweredMiB.set(event.device, event.toMiB);
+    this.#planner.observed(event);
     if (event.kind === 'phase' && event.phase === 'training' && !this.#isTraining) {
       this.#isTraining = true;
       this.#planReadyMs = this.#environment.clock.now();
@@ -347,9 +252,9 @@ class Session {
     const busyFraction = Object.fromEntries(
       Object.entries(results).map(([device, { busyMs }]) => [device, Math.min(1, busyMs / (seconds * 1000))]),
     );
-    const told = Object.entries(results).filter(([, { processMs }]) => processMs !== undefined);
+    const reported = Object.entries(results).filter(([, { processMs }]) => processMs !== undefined);
     const work = Object.fromEntries(
-      told.map(([device, { processMs = 0, linksMs, reducingMs }]) => [
+      reported.map(([device, { processMs = 0, linksMs, reducingMs }]) => [
         device,
         {
           processMs,
@@ -375,7 +280,7 @@ class Session {
     return isSafe;
   }
 
-  /** A disk that takes no checkpoint is no reason to stop computing: it is told, and the one before stays the last. */
+  /** A checkpoint that the disk refuses is a warning; training goes on, and the one before stays the last. */
   async #save(round: number, state: RunState): Promise<boolean> {
     const { settings, model } = this.#prepared;
     const folder = this.#folder;
@@ -408,7 +313,7 @@ class Session {
     const { test, settings } = this.#prepared;
     if (test === undefined) return undefined;
     const startMs = this.#environment.clock.now();
-    const evaluation = await evaluate(importModel(bytes).graph, test, {
+    const evaluation = await evaluateOn(this.#host.createEngine, importModel(bytes).graph, test, {
       loss: settings.loss,
       engine: settings.engine,
       threads: settings.threads,

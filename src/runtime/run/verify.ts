@@ -4,7 +4,7 @@
 import { defined } from '../../assert.ts';
 import { elementCount, type Tensor } from '../../graph/tensor.ts';
 import type { SessionInput } from './prepare.ts';
-import { runSession, type SessionEnvironment, type SessionResult } from './session.ts';
+import type { SessionResult } from './session.ts';
 
 /** What was compared. Differences are relative. */
 export interface Comparison {
@@ -23,19 +23,19 @@ export interface Comparison {
  * Runs the session as it is, then again in this process with the same micro-batches, and compares. Undefined where it
  * was stopped before its end.
  */
-export async function verifyRun(
+export async function verifyWith(
+  runSession: (input: SessionInput) => Promise<SessionResult>,
   input: SessionInput,
-  environment: SessionEnvironment,
   onPart: (part: 'distributed' | 'single') => void,
 ): Promise<Comparison | undefined> {
   onPart('distributed');
-  const distributed = await runSession(input, environment);
+  const distributed = await runSession(input);
   if (distributed.stopped) return undefined;
   onPart('single');
   const { microBatchSize } = defined(distributed.plan, 'the plan of a run that ended');
   const settings = { ...input.settings, workers: 0, remote: 0, microBatch: microBatchSize };
   const { plan: _, cluster: __, ...rest } = input;
-  const single = await runSession({ ...rest, settings }, environment);
+  const single = await runSession({ ...rest, settings });
   return single.stopped ? undefined : compare(distributed, single);
 }
 

@@ -1,7 +1,6 @@
 // The state that a new layout's stage waits for: layers from peers, and from the coordinator what nobody holds. Each
 // piece is checked against what was announced and given to the stage, which may be compiled after the first of them has
-// come. Weights come first: with them a round can begin, and the optimizer's state of peers is there in time when it
-// has come before the round's update.
+// come. Weights come first: with them a round can begin. The optimizer's state is needed only for the round's update.
 
 import { ProtocolError } from '../../errors.ts';
 import type { Tensor } from '../../graph/tensor.ts';
@@ -20,13 +19,13 @@ interface Expected {
 
 export interface ArrivalsOptions {
   readonly catalog: Catalog;
-  /** All that travel to this device; those from nobody are the coordinator's. */
+  /** All that travels to this device; moves from nobody are the coordinator's. */
   readonly moves: readonly Move[];
   /** Pieces that the coordinator sends. */
   readonly stateCount: number;
 }
 
-/** The state on its way to a device. */
+/** The state that is to come to a device. */
 export class Arrivals {
   /** Resolves when a round can begin: when all weights have come, and all that the coordinator sends. */
   readonly weights: Promise<void>;
@@ -56,7 +55,7 @@ export class Arrivals {
   }
 
   /**
-   * A piece has come from a peer, or (null) from the coordinator. Throws ProtocolError for one that was not announced.
+   * A piece has come from a peer, or (null) from the coordinator. Throws ProtocolError if it was not announced.
    */
   add(
     from: string | null,
@@ -81,7 +80,7 @@ export class Arrivals {
     this.#check();
   }
 
-  /** A peer has sent all of these layers, of one part. Throws ProtocolError where that is not so. */
+  /** A peer reports that it has sent one part of these layers. Throws ProtocolError if that is not what has come. */
   end(
     from: string,
     { layers, part, count }: { readonly layers: LayerRange; readonly part: StatePart; readonly count: number },
@@ -89,15 +88,16 @@ export class Arrivals {
     const isEnded = ({ move, ...expected }: Expected): boolean =>
       move.from === from && expected.part === part && move.layers[0] === layers[0] && move.layers[1] === layers[1];
     const expected = this.#expected.find(isEnded);
-    if (expected === undefined || expected.isComplete || expected.count !== count)
+    const found = expected?.count ?? 0;
+    if (expected === undefined || expected.isComplete || found !== count)
       throw new ProtocolError(
-        `${from} sent ${expected?.count ?? 0} pieces (${part}) of layers ${layers[0]} to ${layers[1]} and said ${count}.`,
+        `${from} sent ${found} pieces (${part}) of layers ${layers[0]} to ${layers[1]} and said ${count}.`,
       );
     expected.isComplete = true;
     this.#check();
   }
 
-  /** Where the pieces go, those that have come already and all later ones. */
+  /** Gives `load` all pieces that have come, and later ones as they come. */
   deliver(load: (entry: StateEntry) => void): void {
     this.#load = load;
     for (const entry of this.#waiting.splice(0)) load(entry);

@@ -1,5 +1,5 @@
-// The state of a model by layers: which tensors belong to which layer, and in which shape. What a worker checks all
-// state against that comes from outside.
+// The state of a model by layers: which tensors belong to which layer, and in which shape. A worker checks all state
+// that comes from outside against it.
 
 import { defined } from '../../assert.ts';
 import { ProtocolError } from '../../errors.ts';
@@ -21,7 +21,7 @@ interface Place {
 /** Kinds of optimizer state that a parameter may have: Adam has two. */
 const maxOptimizerKinds = 2;
 
-/** Where a model's state is. */
+/** The layers and shapes of a model's state. */
 export class Catalog {
   readonly #layers: LayerSequence['layers'];
   readonly #places = new Map<string, Place>();
@@ -44,7 +44,7 @@ export class Catalog {
     return new Set(this.#layers.slice(first, end).flatMap(({ parameters, buffers }) => [...parameters, ...buffers]));
   }
 
-  /** Bytes that the state of layers [first, end) takes at most, optimizer state included. */
+  /** The most bytes that the state of layers [first, end) takes, optimizer state included. */
   stateBytes(range: LayerRange): number {
     let bytes = 0;
     for (const name of this.names(range)) {
@@ -55,8 +55,8 @@ export class Catalog {
   }
 
   /**
-   * The layer of a piece of state that came from `sender`. Throws ProtocolError where the model has none of this name
-   * and shape.
+   * The layer of a piece of state that came from `sender`. Throws ProtocolError if the model has none of this name and
+   * shape.
    */
   layerOf(role: StateRole, name: string, value: Tensor | undefined, sender: string): number {
     const place = this.#places.get(role === 'optimizer' ? optimizedParameter(name) : name);
@@ -70,7 +70,7 @@ export class Catalog {
   }
 }
 
-/** What a piece of state is filed under. */
+/** The key of a piece of state. */
 export function entryKey({ role, name }: Pick<StateEntry, 'role' | 'name'>): string {
   return `${role}/${name}`;
 }

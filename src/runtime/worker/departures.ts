@@ -1,6 +1,6 @@
-// The state that a device gives away for a new layout; arrivals.ts is the other end. All of it is asked of the engine
-// at once, before a stage is compiled, for which others need not wait. Weights travel before pipeline data, the
-// optimizer's state behind it.
+// The state that a device sends to others for a new layout; arrivals.ts is the receiving end. All of it is requested
+// from the engine at once, before the device compiles its own stage: others need not wait for that. Weights have the
+// priority of pipeline data, the optimizer's state goes behind it.
 
 import type { Move } from '../../planner/replan/moves.ts';
 import type { Frame, Priority } from '../../transport/link.ts';
@@ -9,7 +9,7 @@ import { message, type StatePart, stateParts } from '../protocol/messages.ts';
 import type { Model } from './model.ts';
 import type { EarlyEntries } from './session.ts';
 
-/** Until the weights are there nobody computes; what the first update needs makes way for the round before it. */
+/** Nobody computes before the weights are there; the optimizer's state is needed later, by the first update. */
 const priorities: Readonly<Record<StatePart, Priority>> = { weights: 'pipeline', optimizer: 'bulk' };
 
 /** A part of the state of layers on its way to another device. */
@@ -20,14 +20,14 @@ interface Leaving extends Pick<Move, 'layers' | 'to'> {
 export interface DeparturesOptions {
   /** This device. */
   readonly name: string;
-  /** All that travel to the new layout's devices. */
+  /** All state that travels in this change. */
   readonly moves: readonly Move[];
   /** Rounds committed. */
   readonly round: number;
   readonly failure: Failure;
 }
 
-/** The state on its way from a device. */
+/** The state that is to leave a device. */
 export class Departures {
   readonly #round: number;
   readonly #leaving: Readonly<Record<StatePart, readonly Leaving[]>>;
@@ -67,7 +67,7 @@ export class Departures {
     );
   }
 
-  /** What was not sent is not wanted any more. */
+  /** Gives up what has not been sent. */
   close(): void {
     for (const { entries } of Object.values(this.#leaving).flat()) entries.close();
   }

@@ -1,5 +1,5 @@
-// Frames of a layout that peers have heard of before this device: they wait for it, up to what the whole state of the
-// model takes.
+// Frames of a layout that was announced to peers before this device: they wait for the announcement, up to the bytes of
+// the model's whole state.
 
 import { ProtocolError } from '../../errors.ts';
 import type { Frame } from '../../transport/link.ts';
@@ -15,17 +15,18 @@ export class EarlyFrames {
   #frames: EarlyFrame[] = [];
   #bytes = 0;
 
-  /** Throws ProtocolError where more wait than may. */
+  /** Throws ProtocolError beyond the limit. */
   keep(from: string, frame: Frame, limitBytes: number): void {
     this.#bytes += (frame.tensors ?? []).reduce((sum, tensor) => sum + tensor.data.byteLength, 0);
     if (this.#bytes > limitBytes || this.#frames.length >= frameLimit)
       throw new ProtocolError(
-        `${from} sent more than the ${limitBytes} bytes that may wait here for a layout that the coordinator has not announced.`,
+        `${from} sent more than the ${limitBytes} bytes that may wait here for a layout ` +
+          'that the coordinator has not announced.',
       );
     this.#frames.push({ from, frame });
   }
 
-  /** All that waited, in the order in which it came. */
+  /** Takes out all frames, in the order in which they came. */
   take(): readonly EarlyFrame[] {
     const frames = this.#frames;
     [this.#frames, this.#bytes] = [[], 0];

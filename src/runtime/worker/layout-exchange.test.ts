@@ -150,7 +150,7 @@ async function turns(count: number): Promise<void> {
   for (let turn = 0; turn < count; turn++) await new Promise(setImmediate);
 }
 
-test('a round begins with weights alone; the optimizer’s state comes in time for its update, and is not updated without', {
+test('a round begins with weights alone; its update waits for the optimizer’s state', {
   timeout,
 }, async () => {
   // One device has all from the beginning: the momentum after its first update is the gradient.

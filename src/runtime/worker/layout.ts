@@ -1,6 +1,6 @@
 // A device's part in one layout of the run: its Program, its stage, and which versions of the stage's state it keeps.
-// Version n is the state after n committed rounds. The version that committed last is always kept; older ones are while
-// they are pinned: those that all devices could return to together after a loss.
+// Version n is the state after n rounds. The version that committed last and later ones are kept; older ones only while
+// they are pinned, because all devices could return to them together after a loss.
 
 import { defined } from '../../assert.ts';
 import type { Plan } from '../../cluster/cluster.ts';
@@ -20,11 +20,11 @@ export interface KeptCopy {
   readonly layers: LayerRange;
 }
 
-/** What a device has to do with the others of a layout. */
+/** A device's relations to the others of a layout. */
 export interface Topology {
-  /** Who it exchanges data with. */
+  /** Devices with which it exchanges data. */
   readonly peers: ReadonlySet<string>;
-  /** Who keeps the copy of its stage. */
+  /** The device that keeps the copy of its stage. */
   readonly backup: string | undefined;
   readonly kept: readonly KeptCopy[];
 }
@@ -33,20 +33,20 @@ export interface Topology {
 export class Layout {
   readonly program: DeviceProgram;
   readonly stage: StagePort;
-  /** What the stage was compiled for: one with the same key computes the same. */
+  /** What the stage was compiled for: stages with equal keys compute the same. */
   readonly key: string;
   /**
-   * Resolves when all of the stage's state is in place; before, a round can begin, but not update. Seen by whoever
-   * needs that.
+   * Resolves when all of the stage's state is in place; before, a round can begin, but not update. Whoever needs it
+   * sees its failure.
    */
   complete: Promise<void> = Promise.resolve();
-  /** True when it is. */
+  /** True once `complete` has resolved. */
   isComplete = false;
   /** Rounds committed. */
   committedRound: number;
-  /** The version that is to be copied when it has committed. */
-  copyRound: number | undefined;
-  /** The last version of which the backup has a copy, or is getting one. */
+  /** The versions that are to be copied when they have committed. */
+  readonly dueCopies: Set<number> = new Set();
+  /** The last version of which the backup has a copy, or is receiving one. */
   copiedRound: number | undefined;
   readonly #pinned = new Set<number>();
 
@@ -60,7 +60,9 @@ export class Layout {
     this.committedRound = round;
   }
 
-  /** The live state is version `committedRound`, pinned, and complete when `arrived`. */
+  /**
+   * The live state is version `committedRound`, which is pinned. It is complete when `arrived` resolves, or now.
+   */
   begin(arrived: Promise<void> | undefined): void {
     this.stage.keepVersion(this.committedRound);
     this.#pinned.add(this.committedRound);
@@ -71,24 +73,22 @@ export class Layout {
     this.complete = arrived.then(() => {
       this.isComplete = true;
     });
-    this.complete.catch(() => {}); // seen by whoever needs it
+    this.complete.catch(() => {}); // whoever needs it sees it
   }
 
-  /** Version `round` will be kept until it is released. */
+  /** Keeps version `round` until it is released. */
   pin(round: number): void {
     this.#pinned.add(round);
   }
 
-  /** `round` rounds have committed: versions before go, unless they are pinned. */
+  /** `round` rounds have committed: earlier versions go, unless they are pinned. */
   committed(round: number): void {
     this.committedRound = round;
     if (!this.stage.versions.includes(round)) this.stage.keepVersion(round);
     this.#dropUnpinned();
   }
 
-  /**
-   * Pins below `before` end. False when nothing is left that this layout is kept for, if it is not the one that runs.
-   */
+  /** Unpins versions below `before`. False if none is pinned any more: a former layout is then needed no longer. */
   release(before: number): boolean {
     for (const round of [...this.#pinned]) if (round < before) this.#pinned.delete(round);
     this.#dropUnpinned();
@@ -101,7 +101,7 @@ export class Layout {
     }
   }
 
-  /** Gives up what goes beyond version `round` and keeps that one. False where this layout does not have it. */
+  /** Gives up all versions but `round`. False, with no effect, if this layout does not have that one. */
   returnTo(round: number): boolean {
     if (!this.isComplete || !this.stage.versions.includes(round)) return false;
     this.stage.returnTo(round);
@@ -109,13 +109,13 @@ export class Layout {
     this.#pinned.clear();
     this.#pinned.add(round);
     this.committedRound = round;
-    this.copyRound = undefined;
+    this.dueCopies.clear();
     this.copiedRound = undefined;
     return true;
   }
 }
 
-/** This device's part of a plan that can be run; undefined where it has none. Throws ProtocolError. */
+/** A device's part of a plan that can be run; undefined if it has none. Throws ProtocolError. */
 export function checkedProgram(plan: Plan, sequence: LayerSequence, name: string): DeviceProgram | undefined {
   let devices: readonly DeviceProgram[];
   try {
@@ -132,12 +132,13 @@ export function checkedProgram(plan: Plan, sequence: LayerSequence, name: string
     );
   if ((plan.forwardOnlyLayers ?? 0) > forwardOnlyCount(sequence))
     throw new ProtocolError(
-      `The coordinator sent a plan that leaves ${plan.forwardOnlyLayers} layers untrained, some of which are to be trained.`,
+      `The coordinator sent a plan that leaves ${plan.forwardOnlyLayers} layers untrained, ` +
+        'some of which are to be trained.',
     );
   return devices.find((entry) => entry.device === name);
 }
 
-/** Whom a device has to do with in a plan. */
+/** A device's relations to the others of a plan. */
 export function topologyOf(plan: Plan, device: DeviceProgram): Topology {
   const peers = new Set<string>();
   for (const instruction of device.instructions) {
@@ -156,7 +157,7 @@ export function topologyOf(plan: Plan, device: DeviceProgram): Topology {
   return { peers, backup, kept };
 }
 
-/** All that a stage's compilation depends on, beside model and settings of the run. */
+/** Everything that a stage's compilation depends on, except the run's model and settings. */
 export function stageKey({ sequence: _sequence, training: _training, label: _label, ...rest }: StageOptions): string {
   return JSON.stringify(rest);
 }

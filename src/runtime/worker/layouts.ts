@@ -1,5 +1,5 @@
-// The layouts that a device has a part in: the one that runs, and those before it for as long as others may need what
-// they hold.
+// The layouts in which a device has a part: the one that runs, and former ones for as long as others may need the state
+// that they hold.
 
 import { ownCopy } from '../device/samples.ts';
 import type { StateEntry } from '../device/stage-state.ts';
@@ -10,12 +10,12 @@ import type { Layout } from './layout.ts';
 import type { Replicas } from './replicas.ts';
 import { EarlyEntries, guarded } from './session.ts';
 
-/** Of state that travels, so much is out of the engine before the links have taken it. */
+/** How much of the state that travels may be out of the engine before the links have taken it. */
 const aheadBytes = 2 ** 26;
 
-/** State that is wanted of what a device holds. */
+/** A selection of the state that a device holds. */
 interface Wanted {
-  /** Of parameters and buffers; optimizer state goes with its parameter. */
+  /** Names of parameters and buffers; optimizer state goes with its parameter. */
   readonly names: ReadonlySet<string>;
   /** Rounds committed. */
   readonly round: number;
@@ -41,8 +41,8 @@ export class Layouts {
   }
 
   /**
-   * All layouts go back to version `round` and none runs; those that do not have it, and copies of other rounds, have
-   * nothing to give any more.
+   * All layouts return to version `round` and none runs. Layouts without that version, and copies of other rounds, are
+   * dropped.
    */
   returnTo(round: number): void {
     this.#replicas.keepOnly(round);
@@ -50,14 +50,14 @@ export class Layouts {
     this.current = undefined;
   }
 
-  /** Takes out a layout whose stage computes the same, if there is one: it goes on as part of another. */
+  /** Takes out a former layout whose stage has this key, if there is one: the stage becomes part of the new layout. */
   takeLike(key: string): Layout | undefined {
     const found = this.#former.find((layout) => layout.key === key && layout.isComplete);
     this.#former = this.#former.filter((layout) => layout !== found);
     return found;
   }
 
-  /** Versions below `before` may go, and layouts and copies that have no others. */
+  /** Drops versions and copies below `before`, and former layouts that have no others. */
   release(before: number): void {
     this.current?.release(before);
     this.#former = this.#former.filter((layout) => layout.release(before) || dispose(layout));
@@ -65,8 +65,8 @@ export class Layouts {
   }
 
   /**
-   * What this device holds of these parameters and buffers after `round` rounds, each once, for as long as nothing
-   * fails. The engine is asked at once.
+   * What this device holds of the wanted state, each tensor once, until `failure`. The engine is asked for the first of
+   * it at once.
    */
   held(wanted: Wanted, failure: Failure): EarlyEntries {
     return new EarlyEntries(this.#held(wanted, failure));

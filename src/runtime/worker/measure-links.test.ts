@@ -19,7 +19,7 @@ async function found(
   return [Object.fromEntries(links.map(({ peer, bandwidthMbps }) => [peer, bandwidthMbps])), measured];
 }
 
-test('each link once; what is 3 % and more slower than the others again until two say the same, four times at most, and the fastest counts', async () => {
+test('a link 3 % slower than the others is measured again until two agree, at most four times', async () => {
   assert.deepEqual(await found({ a: [900], b: [880], c: [900] }), [{ a: 900, b: 880, c: 900 }, ['a', 'b', 'c']]);
   assert.deepEqual(await found({ a: [900], b: [140, 885], c: [900] }), [
     { a: 900, b: 885, c: 900 },
@@ -44,13 +44,13 @@ test('each link once; what is 3 % and more slower than the others again until tw
   assert.deepEqual(await found({}), [{}, []]);
 });
 
-test('of two links the slower again; the only one until two measurements say the same', async () => {
+test('of two links the slower is measured again; an only link until two measurements agree', async () => {
   assert.deepEqual(await found({ a: [486, 790], b: [798] }), [{ a: 790, b: 798 }, ['a', 'b', 'a']]);
   assert.deepEqual(await found({ a: [95, 95.2] }), [{ a: 95.2 }, ['a', 'a']]);
   assert.deepEqual(await found({ a: [486, 810, 830] }), [{ a: 830 }, ['a', 'a', 'a']]);
 });
 
-test('a peer that is lost has no link; anything else that goes wrong is told', async () => {
+test('a lost peer has no measurement; any other error is passed on', async () => {
   const lost = new RunError('the link to b ended');
   assert.deepEqual(await found({ a: [900], b: [lost], c: [100, lost] }), [{ a: 900, c: 100 }, ['a', 'b', 'c', 'c']]);
   assert.deepEqual(await found({ a: [900], b: [900], c: [100, lost] }), [

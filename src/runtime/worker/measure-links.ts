@@ -1,23 +1,21 @@
-// One device measures its links, one after the other.
+// How often each of a device's links is measured, and which measurement counts.
 
 import { RunError } from '../../errors.ts';
 import { median } from '../../statistics.ts';
 import type { LinkMeasurement } from '../protocol/messages.ts';
 
 /**
- * A link of less than this part of the middle one of the others may have been held up by something else: an AllReduce
- * is planned with the slowest of its links. Two measurements that differ by less say the same.
+ * A link slower than this fraction of the median of the others is measured again: something else may have held it up,
+ * and an AllReduce is planned with the slowest of its links. Two measurements that differ by less agree.
  */
 const doubtful = 0.97;
-/**
- * Measurements of a link at most. A processor that a link keeps busy, and code that runs for the first time, need some.
- */
+/** The most measurements of a link. The first may be slow: the processor is busy, or code runs for the first time. */
 const mostTries = 4;
 
 /**
- * Measures the links to `peers`, and those again that are slower than the others, or the only one, until two
- * measurements say the same: the fastest counts. A peer whose link is lost is left out: whoever has to know hears of
- * that by itself.
+ * Measures the links to `peers` one after the other. A link that is slower than the others, or the only one, is
+ * measured again until two measurements agree; the fastest counts. A peer whose link is lost is left out: the link
+ * itself reports that.
  */
 export async function measureLinks(
   peers: readonly string[],

@@ -1,4 +1,4 @@
-// The model of a run as a worker has it, and what of it a layout asks a device to compile.
+// The model of a run on a worker, and the stage of it that a layout asks a device to compile.
 
 import type { Plan } from '../../cluster/cluster.ts';
 import { ProtocolError, RunError } from '../../errors.ts';
@@ -23,10 +23,10 @@ import { Replicas } from './replicas.ts';
 /** The model, and what this device holds of it. */
 export interface Model {
   readonly message: ModelMessage;
-  /** As it came: ONNX without weights. Absent where it came as something else. */
+  /** ONNX without weights, as it came. Absent if it came in another form. */
   readonly graph?: Uint8Array;
   readonly sequence: LayerSequence;
-  /** What a sample's label is. */
+  /** A sample's label. */
   readonly label: CutTensor;
   readonly catalog: Catalog;
   readonly replicas: Replicas;
@@ -34,8 +34,8 @@ export interface Model {
 }
 
 /**
- * Takes in the model that the coordinator sent. Throws ProtocolError or InputError where it is none, RunError where the
- * coordinator cuts it otherwise.
+ * Reads the model that the coordinator sent. Throws ProtocolError or InputError if it is none, RunError if the
+ * coordinator cuts it into other layers.
  */
 export function receiveModel(
   control: ModelMessage,
@@ -46,7 +46,8 @@ export function receiveModel(
   const names = sequence.layers.map((layer) => layer.name);
   if (names.length !== control.layerNames.length || names.some((name, index) => name !== control.layerNames[index])) {
     throw new RunError(
-      'This worker cuts the model into other layers than the coordinator: both must run the same version of Asteroid.',
+      'This worker cuts the model into other layers than the coordinator: ' +
+        'both must run the same version of Asteroid.',
     );
   }
   const { labelType: type, labelShape } = control;
@@ -60,7 +61,7 @@ export function receiveModel(
   };
 }
 
-/** The model again in another thread or process of this device, of `Model.message` and `Model.graph`. */
+/** Reads the model in another thread or process of this device, from `Model.message` and `Model.graph`. */
 export function modelOf(control: ModelMessage, graph: Uint8Array): Model {
   const tensors = [wrap('uint8', [graph.length], graph)];
   return receiveModel(control, { kind: 'model', epoch: 0, round: -1, microBatch: -1, tensors });
@@ -70,7 +71,7 @@ function readModel(control: ModelMessage, frame: Frame): LayerSequence {
   return layers(decodeModel(control, frame), { frozen: control.training.frozen });
 }
 
-/** The stage that a device runs in a layout. `memoryBytes`: what the device may use, where that is known. */
+/** The stage that a device runs in a layout. `memoryBytes`: what the device may use; undefined: not known. */
 export function stageOptionsOf(
   { sequence, label, message: { training } }: Model,
   device: DeviceProgram,
@@ -94,7 +95,7 @@ export function stageOptionsOf(
   };
 }
 
-/** What an earlier message must have brought. Throws ProtocolError. */
+/** A value that an earlier message must have brought. Throws ProtocolError if it has not. */
 export function earlier<T>(value: T | undefined, kind: keyof ToWorker, what: string): T {
   if (value === undefined) throw new ProtocolError(`The coordinator sent "${kind}" before ${what}.`);
   return value;

@@ -88,7 +88,7 @@ for (const [mbps, latencyMs, burstBytes] of [
   [1000, 0.1, 2 ** 17],
   [1000, 25, 2 ** 16],
 ] as const) {
-  test(`a link of ${mbps} Mbps and ${latencyMs} ms that lets ${burstBytes / 1024} KiB pass at once is measured within 1%`, async () => {
+  test(`${mbps} Mbps and ${latencyMs} ms, with bursts of ${burstBytes / 1024} KiB, measured within 1%`, async () => {
     const clock = createVirtualClock();
     const { bandwidthMbps, latencyMs: found } = await clock.runUntil(
       linked(clock, { mbps, latencyMs, burstBytes }).measure('b'),
@@ -100,7 +100,7 @@ for (const [mbps, latencyMs, burstBytes] of [
   });
 }
 
-test('small frames that are held up do not make the way longer: most of them where a quota stops a processor', async () => {
+test('small frames that a quota holds up do not make the latency longer, even most of them', async () => {
   const clock = createVirtualClock();
   const lateMs = (message: number): number => (message % 5 === 3 ? 0 : 18);
   const { latencyMs } = await clock.runUntil(
@@ -113,7 +113,7 @@ for (const [mbps, leastMbps] of [
   [1000, 600],
   [10, 9.5],
 ] as const) {
-  test(`a link of ${mbps} Mbps between processors that quotas stop by turns is not taken for as slow as a small window makes it`, async () => {
+  test(`${mbps} Mbps between processors that quotas stop by turns are not underestimated`, async () => {
     const clock = createVirtualClock();
     const [periodMs, runMs] = [100, 12];
     const startMs: Record<string, number> = { a: 50, b: 0 };
@@ -129,7 +129,7 @@ for (const [mbps, leastMbps] of [
   });
 }
 
-test('what a MiB costs its sender and its receiver is measured with the link', async () => {
+test('the computing that a MiB costs its sender and its receiver is measured with the link', async () => {
   const clock = createVirtualClock();
   const perMiB = (ms: number) => (bytes: number) => (ms * bytes) / 2 ** 20;
   const peers = linked(
@@ -157,7 +157,7 @@ test('a link that ends ends its measurement then', async () => {
   assert.ok(clock.now() < 17, `${clock.now()} ms`);
 });
 
-test('a device that computes, or does not know its costs, leaves them out', async () => {
+test('a device that computes, or does not know its costs, does not report them', async () => {
   const clock = createVirtualClock();
   const shape = { mbps: 100, latencyMs: 1, burstBytes: 2 ** 16 };
   assert.deepEqual(Object.keys(await clock.runUntil(linked(clock, shape).measure('b'))).sort(), [
@@ -170,7 +170,7 @@ test('a device that computes, or does not know its costs, leaves them out', asyn
   assert.equal('receivingMsPerMiB' in found, false);
 });
 
-test('a peer that answers with something that is no time is refused', async () => {
+test('a peer whose answer is no time is refused', async () => {
   for (const value of [Number.NaN, -1, Number.POSITIVE_INFINITY]) {
     const clock = createVirtualClock();
     const peers = linked(clock, { mbps: 100, latencyMs: 1, burstBytes: 2 ** 16 }, { a: () => 0, b: () => value });

@@ -1,16 +1,16 @@
-// A worker's links to its peers: who connects to whom, which frames are pipeline data, and the measurement of a link's
-// bandwidth and latency.
+// The links between a worker and its peers: who calls whom, which frames belong to a layout, and the answers by which a
+// link is measured (probe-link.ts).
 
-import { defined } from '../../assert.ts';
 import type { Clock } from '../../clock.ts';
 import { ProtocolError, RunError } from '../../errors.ts';
 import { type Tensor, wrap } from '../../graph/tensor.ts';
 import type { Frame, Link, Priority } from '../../transport/link.ts';
-import { type LinkMeasurement, type PeerAddress, toPeerSchemas } from '../protocol/messages.ts';
+import { type LinkMeasurement, messageSchemas, type PeerAddress } from '../protocol/messages.ts';
+import { type Echo, probeLink } from './probe-link.ts';
 
-/** How a worker opens and accepts links to the other workers of its run. */
+/** Opens and accepts links to the other workers of a run. */
 export interface PeerNetwork {
-  /** Where peers reach this worker. */
+  /** The address at which peers reach this worker. */
   readonly url: string;
   /** Opens a link to a peer. Rejects with RunError when it cannot be reached. */
   connect(peer: PeerAddress): Promise<Link>;
@@ -18,10 +18,10 @@ export interface PeerNetwork {
   close(): Promise<void>;
 }
 
-/** Frames of these kinds are of a layout: pipeline data, and state on its way to others. */
-const layoutKinds = new Set(['activation', 'gradient', 'all-reduce', ...Object.keys(toPeerSchemas)]);
+/** Kinds of frames that belong to a layout: pipeline data, and state on its way to others. */
+const layoutKinds = new Set(['activation', 'gradient', 'all-reduce', ...Object.keys(messageSchemas.peer)]);
 
-/** Why a link is no more. */
+/** Why a link has ended. */
 export interface LostLink {
   readonly reason: string;
   /** The peer has sent what the protocol does not allow. */
@@ -34,40 +34,17 @@ export interface ConnectOptions {
   onFailure?(peer: string, reason: string): void;
 }
 
-/** Small frames that are sent there and back, one right behind the other. */
-const tripCount = 15;
-
-/**
- * The rate of a link is taken over pieces of this size, for this time or so many of them (48 MiB). On a slow link it
- * takes longer, until a lump of 64 KiB, as shapers and network cards let them through, is little of what was counted.
- */
-const pieceBytes = 2 ** 18;
-const pieceLimit = 192;
-const rateMs = 300;
-const countedPieces = 8;
-const longestRateMs = 1_000;
-/** Pieces on their way; more where a window of them arrives within `fastMs`. */
-const smallestWindow = 4;
-/** A rate that was measured over less time is not told yet. */
+/** A rate that was measured over less time is not reported yet. */
 const leastRateMs = 10;
-const largestWindow = 32;
-const fastMs = 60;
-
-/** When a piece's answer came, and what both ends had lost by then (`linkWorkMs`). */
-interface Echo {
-  readonly atMs: number;
-  readonly ownLinkWorkMs: number | undefined;
-  readonly peerLinkWorkMs: number | undefined;
-}
 
 export interface PeersHandlers {
-  /** Receives what is of a layout. */
+  /** Receives the frames of a layout. */
   onFrame(from: string, frame: Frame): void;
-  /** Told when a link ends that was not closed here. */
+  /** Called when a link ends that was not closed here. */
   onEnd(peer: string, lost: LostLink): void;
   /**
-   * Milliseconds of computing that this device has lost to its links so far; undefined while it computes, or where that
-   * is not known.
+   * Milliseconds of computing that this device has spent on its links so far; undefined while it computes, or if it is
+   * not known.
    */
   linkWorkMs?(): number | undefined;
 }
@@ -80,13 +57,13 @@ export class Peers {
   /** Peers that have sent what the protocol does not allow. */
   readonly #faulty = new Set<string>();
   readonly #links = new Map<string, Link>();
-  /** Who waits for a peer to call; false: in vain. */
+  /** Called when a peer has called (true), or will not (false). */
   readonly #arrivals = new Map<string, (isThere: boolean) => void>();
-  /** Up to where each link's rate has been told. */
-  readonly #toldMs = new WeakMap<Link, number>();
+  /** How much measured time each link's last reported rate covered. */
+  readonly #reportedMs = new WeakMap<Link, number>();
   readonly #echoes = new Map<string, (peerLinkWorkMs: number | undefined) => void>();
   #echoCounter = 0;
-  /** Why this worker talks to nobody any more. */
+  /** Why this worker has closed its links. */
   #closed: string | undefined;
 
   constructor(name: string, clock: Clock, handlers: PeersHandlers) {
@@ -96,8 +73,8 @@ export class Peers {
   }
 
   /**
-   * Takes in a link that a peer opened, perhaps before this worker heard of its peers. A peer that calls again has lost
-   * the link before.
+   * Takes a link that a peer opened, perhaps before this worker knew its peers. A peer that calls again has lost the
+   * former link.
    */
   accept(link: Link): void {
     this.#add(link);
@@ -105,8 +82,8 @@ export class Peers {
 
   /**
    * Links to those of `names` that have no link yet: this worker calls the peers before it in the list and is called by
-   * those after it. All of them listen already. Resolves when all have been tried; `onFailure` hears of those that did
-   * not answer, or did not call within `waitMs`.
+   * those after it. All of them listen already. Resolves when all have been tried; `onFailure` gets those that did not
+   * answer, or did not call within `waitMs`.
    */
   async connect(
     network: PeerNetwork,
@@ -132,7 +109,7 @@ export class Peers {
     );
   }
 
-  /** A peer will not call any more: whoever waits for it goes on. */
+  /** A peer will not call any more: the wait for it ends. */
   gone(peer: string): void {
     this.#arrivals.get(peer)?.(false);
     this.#arrivals.delete(peer);
@@ -142,7 +119,7 @@ export class Peers {
     if (this.#links.has(peer)) return;
     let cancel = (): void => {};
     const arrived = new Promise<boolean>((resolve) => {
-      const former = this.#arrivals.get(peer); // of a layout before, which may still wait
+      const former = this.#arrivals.get(peer); // of a former layout, which may still wait
       this.#arrivals.set(peer, (isThere) => {
         former?.(isThere);
         resolve(isThere);
@@ -187,12 +164,13 @@ export class Peers {
       void link
         .send({ kind: 'pong', epoch: 0, round: -1, microBatch: frame.microBatch, tensors }, 'pipeline')
         .catch(() => {}); // a lost link reports itself
-    } else if (frame.kind === 'pong') this.#echoes.get(`${link.peer}/${frame.microBatch}`)?.(lossOf(link.peer, frame));
+    } else if (frame.kind === 'pong')
+      this.#echoes.get(`${link.peer}/${frame.microBatch}`)?.(linkWorkOf(link.peer, frame));
     else if (frame.kind !== 'ballast')
       throw new ProtocolError(`${link.peer} sent a frame of the unknown kind "${frame.kind}".`);
   }
 
-  /** Hands a frame to the link to `peer`; resolves under back-pressure as Link.send does. */
+  /** Sends a frame to `peer`; resolves under back-pressure as Link.send does. */
   send(peer: string, frame: Frame, priority: Priority): Promise<void> {
     const link = this.#links.get(peer);
     if (link === undefined) return Promise.reject(new RunError(`There is no link from ${this.#name} to ${peer}.`));
@@ -200,71 +178,26 @@ export class Peers {
   }
 
   /**
-   * What links to peers carried while they were busy, in Mbps: those that have been for long enough since they were
-   * last told.
+   * By peer, the Mbps that links carried while they were busy: links that were busy for long enough since their last
+   * report.
    */
   rates(): Readonly<Record<string, number>> {
     const found: Record<string, number> = {};
     for (const [peer, link] of this.#links) {
       const rate = link.rate?.();
-      if (rate === undefined || rate.measuredMs - (this.#toldMs.get(link) ?? 0) < leastRateMs) continue;
-      this.#toldMs.set(link, rate.measuredMs);
+      if (rate === undefined || rate.measuredMs - (this.#reportedMs.get(link) ?? 0) < leastRateMs) continue;
+      this.#reportedMs.set(link, rate.measuredMs);
       found[peer] = rate.mbps;
     }
     return found;
   }
 
-  /**
-   * Measures the link to a peer: half of the shortest round trip of 15 small frames (what others take longer, queues
-   * and processors that a quota stops, is no part of the way), the rate at which pieces arrive one behind the other,
-   * and what these cost both ends. Counting begins with the arrival of a piece, when what a shaper or a buffer takes at
-   * once is behind, and ends after `rateMs` and `countedPieces`, `longestRateMs`, or `pieceLimit` pieces.
-   */
+  /** Measures the link to a peer. Rejects with RunError when it ends. */
   async measure(peer: string, priority: Priority = 'pipeline'): Promise<LinkMeasurement> {
-    let shortestMs = Number.POSITIVE_INFINITY;
-    for (let count = 0; count < tripCount; count++) {
-      const sentMs = this.#clock.now();
-      const { atMs } = await this.#echo(peer, priority);
-      shortestMs = Math.min(shortestMs, atMs - sentMs);
-    }
-    return { peer, latencyMs: shortestMs / 2, ...(await this.#rate(peer, priority)) };
+    return { peer, ...(await probeLink((ballast) => this.#echo(peer, priority, ballast), this.#clock)) };
   }
 
-  /**
-   * Keeps a window of pieces on their way, small at first, so that a slow link holds no more than it must; where one
-   * arrives fast, at any time, it doubles and counting begins anew, so that neither a long way nor processors that
-   * quotas stop by turns look like a slow one: these pass a window in each period of theirs.
-   */
-  async #rate(peer: string, priority: Priority): Promise<Omit<LinkMeasurement, 'peer' | 'latencyMs'>> {
-    const onTheirWay: Promise<Echo>[] = [];
-    const ballast = wrap('uint8', [pieceBytes], new Uint8Array(pieceBytes));
-    let [window, sentCount, countedFrom] = [smallestWindow, 0, 1];
-    let first: Echo | undefined;
-    const arrivalsMs: number[] = [];
-    for (let arrivedCount = 1; ; arrivedCount++) {
-      while (onTheirWay.length < window && sentCount < pieceLimit) {
-        const arrival = this.#echo(peer, priority, ballast);
-        arrival.catch(() => {}); // awaited in its turn
-        onTheirWay.push(arrival);
-        sentCount++;
-      }
-      const latest = await defined(onTheirWay.shift(), 'a piece on its way');
-      if (first === undefined || arrivedCount <= countedFrom) first = latest;
-      arrivalsMs.push(latest.atMs);
-      const elapsedMs = latest.atMs - first.atMs;
-      const count = arrivedCount - countedFrom;
-      const isLong = elapsedMs >= (count >= countedPieces ? rateMs : longestRateMs);
-      const isOver = arrivedCount === pieceLimit || (isLong && count >= 2);
-      if (isOver) return measurementOf(first, latest, count * pieceBytes);
-      // From the first of a window to its last: what passes before the first is a pause, or part of the way.
-      const windowMs = latest.atMs - (arrivalsMs.at(-window) ?? first.atMs);
-      if (count < window || windowMs >= fastMs || window === largestWindow) continue;
-      window *= 2;
-      countedFrom = arrivedCount + window; // those before left when the window was small
-    }
-  }
-
-  /** Sends ballast and, on the same queue behind it, a ping; resolves with the time of the answer. */
+  /** Sends ballast and, on the same queue behind it, a ping; resolves with the answer. */
   async #echo(peer: string, priority: Priority, ballast?: Tensor): Promise<Echo> {
     const link = this.#links.get(peer);
     if (link === undefined) throw new RunError(`There is no link from ${this.#name} to ${peer}.`);
@@ -299,28 +232,8 @@ export class Peers {
   }
 }
 
-/** The rate of a link and what its bytes cost, between the arrivals of two pieces. */
-function measurementOf(first: Echo, last: Echo, bytes: number): Omit<LinkMeasurement, 'peer' | 'latencyMs'> {
-  const [sendingMsPerMiB, receivingMsPerMiB] = costsBetween(first, last, bytes / 2 ** 20);
-  return {
-    bandwidthMbps: (bytes * 8) / (Math.max(last.atMs - first.atMs, 1e-3) * 1e3),
-    ...(sendingMsPerMiB === undefined ? {} : { sendingMsPerMiB }),
-    ...(receivingMsPerMiB === undefined ? {} : { receivingMsPerMiB }),
-  };
-}
-
-/** Of one's own device and its peer's, where they are known. */
-type Costs = readonly [ownMs: number | undefined, peerMs: number | undefined];
-
-/** What each of so many things between two echoes cost this device and its peer. */
-function costsBetween(first: Echo, last: Echo, count: number): Costs {
-  const cost = (from: number | undefined, to: number | undefined): number | undefined =>
-    from === undefined || to === undefined ? undefined : Math.max(0, to - from) / count;
-  return [cost(first.ownLinkWorkMs, last.ownLinkWorkMs), cost(first.peerLinkWorkMs, last.peerLinkWorkMs)];
-}
-
-/** What a peer says that it has lost. Throws ProtocolError. */
-function lossOf(peer: string, { tensors = [] }: Frame): number | undefined {
+/** The computing that a peer has spent on its links, as its answer says; undefined: not known. Throws ProtocolError. */
+function linkWorkOf(peer: string, { tensors = [] }: Frame): number | undefined {
   const [tensor, ...others] = tensors;
   if (tensor === undefined) return undefined;
   const linkWorkMs = Number(tensor.data[0]);

@@ -227,51 +227,59 @@ for (const [what, bad, expected] of wrongFromPeer) {
     const { peer: blamed, reason, isFault } = (await worker.until('lost-peer')).control as Record<string, string>;
     assert.deepEqual([blamed, isFault], ['b', true]);
     assert.match(reason ?? '', expected);
-    worker.send(frame('end', { reason: 'b was put out' }));
-    assert.deepEqual(await worker.end, { clean: true, reason: 'b was put out' });
+    worker.send(frame('end', { reason: 'b was expelled' }));
+    assert.deepEqual(await worker.end, { clean: true, reason: 'b was expelled' });
     await peer.ended;
   });
+}
+
+/** An honest coordinator's frames, up to a snapshot. */
+const script: readonly Frame[] = [
+  modelFrame,
+  connectFrame,
+  deployFrame,
+  ...state,
+  roundFrame,
+  ...data,
+  frame('commit', { round: 0, gradientScale: 1 }),
+  snapshotFrame,
+];
+
+/** The script with one control message, or the model's bytes, damaged. */
+function damagedScript(seed: number): { readonly frames: readonly Frame[]; readonly damaged: Frame } {
+  const random = createRandom(seed, 0xf022);
+  const controls = script.filter(({ control }) => control !== undefined);
+  const damaged = controls[random.integer(controls.length)] as Frame;
+  const frames = script.map((one) => {
+    if (one !== damaged) return one;
+    if (one === modelFrame && random.integer(3) > 0) {
+      const bytes = mutate(modelBytes.data as Uint8Array, random);
+      return { ...one, tensors: [{ type: 'uint8', shape: [bytes.length], data: bytes } as Tensor] };
+    }
+    return { ...one, control: mutateJson(one.control, random) };
+  });
+  return { frames, damaged };
+}
+
+/** The answer that a coordinator waits for after the frame at `index` of the script. */
+function answerTo(index: number): string | undefined {
+  const one = script[index];
+  if (one === modelFrame) return 'ready';
+  if (one === state.at(-1)) return 'deployed';
+  return one === data.at(-1) ? 'prepared' : undefined;
 }
 
 test('700 messages with one thing wrong: the worker ends with a reason, and never throws', {
   timeout: 120_000,
 }, async () => {
-  const script: readonly Frame[] = [
-    modelFrame,
-    connectFrame,
-    deployFrame,
-    ...state.slice(0, 2),
-    ...state.slice(2),
-    roundFrame,
-    ...data,
-    frame('commit', { round: 0, gradientScale: 1 }),
-    snapshotFrame,
-  ];
-  const controls = script.flatMap((one, index) => (one.control === undefined ? [] : [index]));
   let refusedCount = 0;
   for (let seed = 0; seed < 700; seed++) {
-    const random = createRandom(seed, 0xf022);
-    const index = controls[random.integer(controls.length)] as number;
-    const frames = script.map((one, place) => {
-      if (place !== index) return one;
-      if (one === modelFrame && random.integer(3) > 0) {
-        const data = mutate(modelBytes.data as Uint8Array, random);
-        return { ...one, tensors: [{ type: 'uint8', shape: [data.length], data } as Tensor] };
-      }
-      return { ...one, control: mutateJson(one.control, random) };
-    });
+    const { frames, damaged } = damagedScript(seed);
     const worker = start();
     try {
-      for (const one of frames) {
+      for (const [index, one] of frames.entries()) {
         worker.send(one);
-        const answer =
-          one.kind === 'model'
-            ? 'ready'
-            : one === script[10]
-              ? 'deployed'
-              : one.kind === 'label' && one.microBatch === 1
-                ? 'prepared'
-                : undefined;
+        const answer = answerTo(index);
         if (answer !== undefined) await Promise.race([worker.until(answer), resting()]).catch(() => {});
       }
       await resting();
@@ -280,7 +288,7 @@ test('700 messages with one thing wrong: the worker ends with a reason, and neve
       if (!clean) refusedCount++;
       assert.ok(reason.length > 5 && !reason.includes('Please report'), reason);
     } catch (error) {
-      assert.fail(`seed ${seed}, ${script[index]?.kind}: ${error instanceof Error ? error.stack : String(error)}`);
+      assert.fail(`seed ${seed}, ${damaged.kind}: ${error instanceof Error ? error.stack : String(error)}`);
     }
     await worker.coordinator.ended;
   }

@@ -1,5 +1,5 @@
 // Copies of other devices' stages (Asteroid §3.4, topology-driven replication), kept outside the engine until newer
-// ones are complete everywhere. A copy that is coming in does not touch the one before.
+// ones are complete everywhere. An incoming copy does not touch the one before.
 
 import { ProtocolError } from '../../errors.ts';
 import type { Tensor } from '../../graph/tensor.ts';
@@ -10,7 +10,7 @@ import { type Catalog, entryKey, type LayerRange } from './catalog.ts';
 
 type Copy = Map<string, StateEntry>;
 
-/** The copies on one device: by round, whatever stages they are of. */
+/** The copies on one device, by round. */
 export class Replicas {
   readonly #catalog: Catalog;
   readonly #complete = new Map<number, Copy>();
@@ -22,7 +22,7 @@ export class Replicas {
   }
 
   /**
-   * A piece of the copy of layers [first, end) after `round` rounds. Throws ProtocolError where it is not of them, or
+   * A piece of the copy of layers [first, end) after `round` rounds. Throws ProtocolError if it is of other layers, or
    * came before.
    */
   add(
@@ -44,8 +44,8 @@ export class Replicas {
   }
 
   /**
-   * The copy is whole, with what has not changed since `base` (−1: nothing). Throws ProtocolError where something is
-   * missing.
+   * A copy has been sent, except what has not changed since round `base` (−1: all was sent). Throws ProtocolError if
+   * something is missing.
    */
   end(
     from: string,
@@ -69,12 +69,12 @@ export class Replicas {
     this.#complete.set(round, whole);
   }
 
-  /** What the copies after `round` rounds have of these parameters and buffers. */
+  /** The state of these parameters and buffers in the copies after `round` rounds. */
   entries(round: number, names: ReadonlySet<string>): readonly StateEntry[] {
     return [...(this.#complete.get(round)?.values() ?? [])].filter((entry) => names.has(ownerName(entry)));
   }
 
-  /** Gives up the copies that are coming in. */
+  /** Gives up incoming copies. */
   interrupt(): void {
     this.#incoming.clear();
   }

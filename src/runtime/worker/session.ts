@@ -1,27 +1,30 @@
-// What holds for as long as a layout is in force: whatever waits under it ends when another one comes, or the run ends.
+// What belongs to the layout in force: everything that waits for it ends when another layout comes, or the run ends.
 
 import type { DeviceProgram } from '../../schedule/program.ts';
+import { Mailbox } from '../device/mailbox.ts';
 import type { StateEntry } from '../device/stage-state.ts';
 import { Failure } from '../protocol/failure.ts';
 import type { Arrivals } from './arrivals.ts';
 import type { Topology } from './layout.ts';
 
-/** A new layout has come in the place of the one for which something waited. */
+/** Ends what waited for a layout: a new one has come in its place. */
 export class Superseded extends Error {}
 
-/** What the layout in force is about. */
+/** The layout in force, from its announcement. */
 export interface Session {
   /** Ends all that waits when another layout comes, or the run ends. */
   readonly failure: Failure;
   readonly epoch: number;
-  /** This device's part; undefined where it has none. */
+  /** This device's part; undefined if it has none. */
   readonly program: DeviceProgram | undefined;
   readonly topology: Topology | undefined;
   readonly arrivals: Arrivals | undefined;
-  /** Peers whose links were lost, and told. */
+  /** Peers whose links were lost, and reported. */
   readonly lostPeers: Set<string>;
   /** Peers that this device exchanges anything with. */
   readonly partners: ReadonlySet<string>;
+  /** Pipeline data for this device's part; without one, none may wait. Replaced when the part is established. */
+  mailbox: Mailbox;
 }
 
 /** The session of an epoch without a layout. */
@@ -34,36 +37,11 @@ export function sessionOf(epoch: number): Session {
     arrivals: undefined,
     lostPeers: new Set(),
     partners: new Set(),
+    mailbox: new Mailbox(0),
   };
 }
 
-/** The coordinator's word on rounds, awaited by the round that it is about. */
-export class Commits {
-  #round = -1;
-  #resolve: (() => void) | undefined;
-
-  /** The commit of `round`, which is about to be prepared. */
-  expect(round: number): Promise<void> {
-    this.#round = round;
-    return new Promise((resolve) => {
-      this.#resolve = resolve;
-    });
-  }
-
-  /** True when it was waited for. */
-  arrived(round: number): boolean {
-    if (this.#resolve === undefined || round !== this.#round) return false;
-    this.#resolve();
-    this.#resolve = undefined;
-    return true;
-  }
-
-  forget(): void {
-    this.#resolve = undefined;
-  }
-}
-
-/** Entries for as long as nothing fails; the generator is closed whatever happens. */
+/** Entries until `failure`; the generator is closed in any case. */
 export async function* guarded(entries: AsyncGenerator<StateEntry>, failure: Failure): AsyncGenerator<StateEntry> {
   try {
     for (;;) {
@@ -77,7 +55,7 @@ export async function* guarded(entries: AsyncGenerator<StateEntry>, failure: Fai
 }
 
 /**
- * Entries of which the first, and what is read ahead with it, is asked for now: an engine that compiles in the meantime
+ * Entries of which the first, and what is read ahead with it, is requested now: an engine that compiles meanwhile
  * answers only afterwards.
  */
 export class EarlyEntries {
@@ -87,7 +65,7 @@ export class EarlyEntries {
   constructor(entries: AsyncGenerator<StateEntry>) {
     this.#entries = entries;
     this.#first = entries.next();
-    this.#first.catch(() => {}); // seen by who takes it
+    this.#first.catch(() => {}); // whoever takes it sees it
   }
 
   async *[Symbol.asyncIterator](): AsyncGenerator<StateEntry> {
@@ -97,7 +75,7 @@ export class EarlyEntries {
     yield* this.#entries;
   }
 
-  /** To be called in any case: what nobody takes is let go. */
+  /** Releases what nobody has taken. To be called in any case. */
   close(): void {
     void this.#entries.return(undefined);
   }

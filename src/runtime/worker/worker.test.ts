@@ -27,8 +27,7 @@ import { cut } from '../../testing/memory-cluster.ts';
 import type { Frame, Link } from '../../transport/link.ts';
 import { createMemoryLinks } from '../../transport/memory.ts';
 import type { MeasuredProfile, ProfileCache } from '../device/measure/profiler.ts';
-import type { ProfileJob, ProfileProcess } from '../host/profile-apart.ts';
-import type { PeerNetwork } from './peers.ts';
+import type { ProfileJob, ProfileProcess } from './options.ts';
 import { runWorker } from './worker.ts';
 
 test('an honest coordinator gets what it asks for, up to the end', { timeout }, async () => {
@@ -53,66 +52,65 @@ test('an honest coordinator gets what it asks for, up to the end', { timeout }, 
   await worker.coordinator.ended;
 });
 
-test('a model is measured elsewhere where that can be, within what the process leaves of the memory; what is known is not, and nobody measures on for a run that is over', {
+const never = new Promise<never>(() => {});
+
+/** What a worker sends that is asked for a profile at these sizes, where another process measures `measured`. */
+async function profiledBy(
+  batchSizes: readonly number[],
+  measured: Promise<MeasuredProfile>,
+  { profileCache, onJob }: { readonly profileCache: ProfileCache; onJob(job: ProfileJob): ProfileProcess['end'] },
+): Promise<readonly Frame[]> {
+  const [coordinator, link] = createMemoryLinks('coordinator', 'a');
+  const received: Frame[] = [];
+  const engine = createReferenceEngine();
+  coordinator.receive((sent) => {
+    received.push(sent);
+    const isOver = sent.kind === 'profiled' || (sent.kind === 'profile-progress' && measured === never);
+    if (isOver) void coordinator.send(frame('end', { reason: 'the run is over' }));
+  });
+  const end = runWorker({
+    ...{ name: 'a', coordinator: link, clock: hasty, engine, profileCache },
+    memoryBytes: (processMiB + 100) * 2 ** 20,
+    createNetwork: async () => ({ url: 'memory://a', connect: () => never, close: async () => {} }),
+    startProfile: (job, onProgress) => {
+      onProgress(1, 2);
+      return { profile: measured, end: onJob(job) };
+    },
+  });
+  for (const sent of [modelFrame, frame('profile', { batchSizes })]) void coordinator.send(sent);
+  assert.deepEqual(await end, { clean: true, reason: 'the run is over' });
+  await engine.close();
+  return received.filter(({ kind }) => kind.startsWith('profile'));
+}
+
+test('a model is measured in another process within the memory that is left, once, and no longer than the run', {
   timeout,
 }, async () => {
   const known = new Map<string, MeasuredProfile>();
-  const profileCache: ProfileCache = {
-    read: async (key) => known.get(key),
-    write: async (key, profile) => void known.set(key, profile),
+  const jobs: ProfileJob[] = [];
+  let endedCount = 0;
+  const elsewhere = {
+    profileCache: {
+      read: async (key: string) => known.get(key),
+      write: async (key: string, profile: MeasuredProfile) => void known.set(key, profile),
+    },
+    onJob(job: ProfileJob) {
+      jobs.push(job);
+      return () => void endedCount++;
+    },
   };
   const found: MeasuredProfile = { layers: [], times: { forwardMs: [], backwardMs: [] }, cached: false };
-  const jobs: ProfileJob[] = [];
-  const ended: number[] = [];
-  /** A worker that is asked for a profile at these sizes. */
-  const asked = async (
-    batchSizes: readonly number[],
-    measured: Promise<MeasuredProfile>,
-  ): Promise<readonly Frame[]> => {
-    const [coordinator, link] = createMemoryLinks('coordinator', 'a');
-    const received: Frame[] = [];
-    const engine = createReferenceEngine();
-    const startProfile = (job: ProfileJob, onProgress: (done: number, total: number) => void): ProfileProcess => {
-      onProgress(1, 2);
-      return { profile: measured, end: () => void ended.push(jobs.push(job)) };
-    };
-    coordinator.receive((sent) => {
-      received.push(sent);
-      const isOver = sent.kind === 'profiled' || (sent.kind === 'profile-progress' && measured === never);
-      if (isOver) void coordinator.send(frame('end', { reason: 'the run is over' }));
-    });
-    const createNetwork = async (): Promise<PeerNetwork> => ({
-      url: 'memory://a',
-      connect: () => measured as never,
-      close: async () => {},
-    });
-    const worker = {
-      name: 'a',
-      coordinator: link,
-      clock: hasty,
-      engine,
-      memoryBytes: (processMiB + 100) * 2 ** 20,
-      createNetwork,
-    };
-    const end = runWorker({ ...worker, profileCache, startProfile });
-    for (const sent of [modelFrame, frame('profile', { batchSizes })]) void coordinator.send(sent);
-    assert.deepEqual(await end, { clean: true, reason: 'the run is over' });
-    await engine.close();
-    return received.filter(({ kind }) => kind.startsWith('profile'));
-  };
-  const [progress, first] = await asked([1, 4], Promise.resolve(found));
+  const [progress, first] = await profiledBy([1, 4], Promise.resolve(found), elsewhere);
   assert.deepEqual([progress?.control, first?.control], [{ done: 1, total: 2 }, found]);
   assert.deepEqual(
     jobs.map(({ batchSizes, memoryBytes }) => ({ batchSizes, memoryBytes })),
     [{ batchSizes: [1, 4], memoryBytes: 100 * 2 ** 20 }],
   );
-  const [again, ...others] = await asked([1, 4], never);
+  const [again, ...others] = await profiledBy([1, 4], never, elsewhere);
   assert.deepEqual([again?.control, others.length, jobs.length], [{ ...found, cached: true }, 0, 1]);
-  await asked([1, 8], never);
-  assert.deepEqual([jobs.length, ended.length], [2, 2]);
+  await profiledBy([1, 8], never, elsewhere);
+  assert.deepEqual([jobs.length, endedCount], [2, 2]);
 });
-
-const never = new Promise<never>(() => {});
 
 test('a link to the coordinator that is lost ends the worker, whatever it is at', { timeout }, async () => {
   for (const frames of [
@@ -191,7 +189,7 @@ test('data of another epoch is dropped: it neither fills the mailbox nor stands 
   }
 });
 
-test('peers that cannot be reached, or do not call, are told when a plan needs them; links that there are not are not measured', {
+test('peers that cannot be reached, or do not call, are reported when a plan needs them, and never measured', {
   timeout,
 }, async () => {
   for (const list of [peers, [...peers].reverse()]) {
@@ -221,7 +219,9 @@ test('a gradient of another epoch from a peer is dropped', { timeout }, async ()
   assert.deepEqual(await peer.ended, { clean: true, reason: 'done' });
 });
 
-test('a mistake of our own is told to the coordinator, closes everything, and is not hidden', { timeout }, async () => {
+test('a mistake of our own is reported to the coordinator, closes everything, and is not hidden', {
+  timeout,
+}, async () => {
   let isClosed = false;
   const worker = start({
     connect: () => {

@@ -1,10 +1,11 @@
-// Asteroid's Fig. 13 (against other systems), Fig. 15 (ablation, schedules) and Fig. 18 (scalability). The figures'
-// bars are not given as numbers in the paper's text; the ranges that it names are.
+// Asteroid's Fig. 13 (against other systems), Fig. 15 (ablation, schedules) and Fig. 18 (scalability). The paper gives
+// only ranges in numbers, not the figures' bars.
 
 import type { Cluster, Plan, PlanLayout, Profile } from '../../cluster/cluster.ts';
 import { profileOfKinds } from '../../cluster/kinds.ts';
 import { program } from '../../schedule/generate.ts';
-import { type Simulation, simulate } from '../../simulator/simulate.ts';
+import { simulate } from '../../simulator/simulate.ts';
+import type { Simulation } from '../../simulator/simulation.ts';
 import { barChart, lineChart } from './charts.ts';
 import { type Experiment, markdownTable, type Planned, planFor, planWith, times } from './experiment.ts';
 import { asteroidModels, type PaperModel } from './models.ts';
@@ -42,7 +43,8 @@ export const figure13: Experiment = async (testbeds) => {
     const range = (of: string): string => `${times(Math.min(...ratios(of)))} to ${times(Math.max(...ratios(of)))}`;
     return [`over ${name}`, published, range('Asteroid'), range('best')];
   });
-  const text = `Predicted samples a second at 100 Mbps; the other systems plan by their own papers' rules (\`src/planner/baselines.ts\`, \`hetpipe.ts\`). × : out of memory; of the micro-batch
+  const text = `Predicted samples a second at 100 Mbps; the other systems plan by their own papers' rules \
+(\`src/planner/baselines.ts\`, \`hetpipe.ts\`). × : out of memory; of the micro-batch
 sizes that divide the batch each system gets its best.
 
 ${markdownTable(['model, environment', ...names], rows)}
@@ -51,8 +53,10 @@ ${markdownTable(['model, environment', ...names], rows)}
 
 ${markdownTable(['Asteroid', 'paper', 'asteroid, predicted', 'best, predicted'], ranges)}
 
-Why the ranges differ: each system here chooses its micro-batch size, where the paper gives all the same, which helps those most that are blind to bytes or memory; EDDL's AllReduce runs
-at eq. 5's full bandwidth (see Table 4); and what the paper shows as out of memory has a smaller micro-batch here that fits. Where another system is faster than
+Why the ranges differ: each system here chooses its micro-batch size, where the paper gives all the same, which helps \
+those most that are blind to bytes or memory; EDDL's AllReduce runs
+at eq. 5's full bandwidth (see Table 4); and what the paper shows as out of memory has a smaller micro-batch here that \
+fits. Where another system is faster than
 \`asteroid\`, the paper's own planner is held back by its order of devices, by memory: \`best\` tries others.`;
   const chart = barChart({
     title: 'Throughput at 100 Mbps, relative to Asteroid',
@@ -83,14 +87,17 @@ export const figure15: Experiment = async (testbeds) => {
     links: { default: { bandwidthMbps: 100 } },
   };
   const policies = compareSchedules(efficientNet, three);
-  const text = `**(a)** Planning in parts, EfficientNet-B1 and MobileNetV2 on environment C at 100 Mbps, samples a second. Naive: planned as if all devices were alike, memory endless and links
-free; A: inter-stage planning (real times and links; equal shares within a stage, memory not looked at); A + B: all of it. Micro-batches of ${ablationSize}. × : out of memory.
+  const text = `**(a)** Planning in parts, EfficientNet-B1 and MobileNetV2 on environment C at 100 Mbps, samples a \
+second. Naive: planned as if all devices were alike, memory endless and links
+free; A: inter-stage planning (real times and links; equal shares within a stage, memory not looked at); A + B: all of \
+it. Micro-batches of ${ablationSize}. × : out of memory.
 
 ${markdownTable(['model', 'naive', 'A', 'A + B'], rows)}
 
 ![Ablation of planning](figure15a)
 
-**(b)** Three TX2 in a straight pipeline at 100 Mbps, EfficientNet-B1, micro-batches of 32, 2048 samples; peak memory of each stage by eq. 3, weights, gradients and activations. The paper's
+**(b)** Three TX2 in a straight pipeline at 100 Mbps, EfficientNet-B1, micro-batches of 32, 2048 samples; peak memory \
+of each stage by eq. 3, weights, gradients and activations. The paper's
 claim: K_p = 2(P − p) − 1 is as fast as more and needs the least memory of those.
 
 ${markdownTable(
@@ -105,8 +112,10 @@ ${markdownTable(
 
 ![Memory of schedules](figure15b)
 
-The simulator agrees: K_p = P − p loses throughput where links take time, 2(P − p) − 1 does not, and more than that only costs memory. DP needs more memory than 1F1B, as the paper shows,
-where its share of the batch is computed at once; with accumulated gradients it needs little and is slow for other reasons.`;
+The simulator agrees: K_p = P − p loses throughput where links take time, 2(P − p) − 1 does not, and more than that \
+only costs memory. DP needs more memory than 1F1B, as the paper shows,
+where its share of the batch is computed at once; with accumulated gradients it needs little and is slow for other \
+reasons.`;
   const charts = [
     {
       name: 'figure15a',
@@ -136,7 +145,7 @@ where its share of the batch is computed at once; with accumulated gradients it 
   return { title: 'Asteroid, Fig. 15: ablation and schedules', text, charts };
 };
 
-/** One micro-batch size for all three: with endless memory the largest would be the best. */
+/** The micro-batch size of all three plans: without memory limits the largest would be the best. */
 const ablationSize = 128;
 
 /** Samples a second of the naive plan, with inter-stage planning only, and with both. */
@@ -170,7 +179,7 @@ function equalShares({ plan }: Planned): PlanLayout | undefined {
   return { ...plan, stages };
 }
 
-/** Undefined where a device lacks memory. */
+/** Samples a second of a plan; undefined if a device lacks memory. */
 function speedOf(plan: PlanLayout | undefined, profile: Profile, cluster: Cluster): number | undefined {
   if (plan === undefined) return undefined;
   const { devices, samplesPerS } = simulate(program(plan), plan, profile, cluster, { events: false });
@@ -183,7 +192,7 @@ interface Policy {
   readonly name: string;
   readonly inFlight: readonly number[];
   readonly samplesPerS: number;
-  /** By stage, MiB. */
+  /** Peak memory by stage, MiB. */
   readonly memory: readonly number[];
 }
 
@@ -273,17 +282,21 @@ ${markdownTable(['method', ...counts.map((count) => `${count} Nano${count === 1 
 
 ![${model.name} on more devices](${name})
 
-Asteroid over DP: ${times(Math.min(...over))} to ${times(Math.max(...over))}${model.name.startsWith('Eff') ? ' (the paper: 1.3x to 2.2x)' : ''}; eight devices are ${times(scaling)} one${
-      model.name.startsWith('Mob') ? ' (the paper: "near-linear")' : ''
-    }.`;
+Asteroid over DP: ${times(Math.min(...over))} to \
+${times(Math.max(...over))}${model.name.startsWith('Eff') ? ' (the paper: 1.3x to 2.2x)' : ''}; eight devices are \
+${times(scaling)} one${model.name.startsWith('Mob') ? ' (the paper: "near-linear")' : ''}.`;
   });
-  const text = `Eight Jetson Nanos at 100 Mbps, micro-batches of 32 a device, about 2048 samples a round. PP is a straight pipeline of all devices cut by time alone, scheduled 1F1B. The paper's two
+  const text = `Eight Jetson Nanos at 100 Mbps, micro-batches of 32 a device, about 2048 samples a round. PP is a \
+straight pipeline of all devices cut by time alone, scheduled 1F1B. The paper's two
 observations on PP: four stages are slower than two, and from six devices on it is out of memory (×).
 
 ${tables.join('\n\n')}
 
-The range over DP is the paper's. One Nano alone is slow here, at batch 32: each of 140 layers' launches is paid for 32 samples, and in a pipeline for 32 n; that is why eight devices are more than
-eight times one. PP is out of memory from fewer devices on than in the paper: by eq. 3 its first stage keeps 2P − 1 micro-batches of 32 n samples, which grows with n
-squared, and the budget of a 4 GB Nano is taken as 3 GiB. Before that it shows the paper's other observation: more stages are slower than two where a cut by time alone carries many bytes.`;
+The range over DP is the paper's. One Nano alone is slow here, at batch 32: each of 140 layers' launches is paid for \
+32 samples, and in a pipeline for 32 n; that is why eight devices are more than
+eight times one. PP is out of memory from fewer devices on than in the paper: by eq. 3 its first stage keeps 2P − 1 \
+micro-batches of 32 n samples, which grows with n
+squared, and the budget of a 4 GB Nano is taken as 3 GiB. Before that it shows the paper's other observation: more \
+stages are slower than two where a cut by time alone carries many bytes.`;
   return { title: 'Asteroid, Fig. 18: scalability', text, charts };
 };

@@ -53,7 +53,8 @@ export const table2: Experiment = async (testbeds) => {
       `${times(hdp / hpp)}, ${times((ours ?? Number.NaN) / (asteroid ?? Number.NaN))}`,
     ];
   });
-  const text = `Five Jetson Nanos at 100 Mbps, a mini-batch of 2048 (ResNet-50: 256), megabytes moved in a round by eq. 1 (HDP: planner \`hetpipe\`) and eq. 2 (HPP: planner
+  const text = `Five Jetson Nanos at 100 Mbps, a mini-batch of 2048 (ResNet-50: 256), megabytes moved in a round by \
+eq. 1 (HDP: planner \`hetpipe\`) and eq. 2 (HPP: planner
 \`asteroid\`).
 
 ${markdownTable(
@@ -71,10 +72,14 @@ ${markdownTable(
   rows,
 )}
 
-- The published HDP volumes are three groups' exchange of the whole model, 2·3·P, plus little: P here agrees with the paper's models. Ours makes each device a virtual worker of its own,
-  2·5·P, as every model fits on one Nano and micro-batches then cross no link: with the paper's groups of 2 + 2 + 1 it would be the third column and the pipelines' activations.
-- The published HPP volumes depend on where the paper's planner cut and on its groups, which it does not say. Plans whose rounds differ by some per cent differ by a factor in volume (compare
-  \`asteroid\` with \`best\`): ours minimise the round, not the volume, and bytes that cross a link beside the computing cost nothing. The paper's claim, that HPP moves less than HDP, holds
+- The published HDP volumes are three groups' exchange of the whole model, 2·3·P, plus little: P here agrees with the \
+paper's models. Ours makes each device a virtual worker of its own,
+  2·5·P, as every model fits on one Nano and micro-batches then cross no link: with the paper's groups of 2 + 2 + 1 it \
+would be the third column and the pipelines' activations.
+- The published HPP volumes depend on where the paper's planner cut and on its groups, which it does not say. Plans \
+whose rounds differ by some per cent differ by a factor in volume (compare
+  \`asteroid\` with \`best\`): ours minimise the round, not the volume, and bytes that cross a link beside the \
+computing cost nothing. The paper's claim, that HPP moves less than HDP, holds
   for EfficientNet-B1 and ResNet-50, by less than published.`;
   return { title: 'Asteroid, Table 2: communication volume', text, charts: [] };
 };
@@ -102,7 +107,7 @@ const speedups: readonly (readonly [
   [3, 'b', 1000, 3.9, 4.2, 1.3],
 ];
 
-/** The planners whose plans Table 4 compares; PP is cut by time alone, as Gpipe does. */
+/** The planners whose plans Table 4 compares; PP is cut by time alone, as in GPipe. */
 const compared: readonly (readonly [name: string, planner: string, schedule?: string])[] = [
   ['Device', 'single'],
   ['DP', 'dp'],
@@ -135,8 +140,10 @@ export const table4: Experiment = async (testbeds) => {
       published.filter((claimed, place) => (speedup(best, baselines[place]) ?? 0) >= claimed),
     ).length;
   const headers = ['model, environment', ...compared.flatMap(([name]) => [`${name}: paper`, 'asteroid', 'best'])];
-  const text = `Predicted speedup of our plans over the fastest device alone, data parallelism and a straight pipeline, balanced for unequal devices and scheduled 1F1B as in §5.2: the
-ratio of two simulated rounds of the same batch. × : out of memory. \`best\` is at least the paper's in ${reached(free)} of
+  const text = `Predicted speedup of our plans over the fastest device alone, data parallelism and a straight \
+pipeline, balanced for unequal devices and scheduled 1F1B as in §5.2: the
+ratio of two simulated rounds of the same batch. × : out of memory. \`best\` is at least the paper's in \
+${reached(free)} of
 ${3 * free.length} cases in the first table and in ${reached(fixed)} in the second; the others have their reason below.
 
 **Each method with its best micro-batch size:**
@@ -147,7 +154,8 @@ ${markdownTable(headers, free.map(cells))}
 ![Speedup over data parallelism](table4-dp)
 ![Speedup over a straight pipeline](table4-pp)
 
-**All with one micro-batch size**, as the paper has it, though it does not say which: 128 samples (32 of ResNet-50), and 32 (8) on the single device:
+**All with one micro-batch size**, as the paper has it, though it does not say which: 128 samples (32 of ResNet-50), \
+and 32 (8) on the single device:
 
 ${markdownTable(headers, fixed.map(cells))}
 
@@ -166,12 +174,18 @@ Where \`best\` is below the paper in the first table, or more than 15 % above it
 
 ${markdownTable(['row', 'over', 'paper', 'best', 'why'], verdicts)}
 
-- **DP.** By eq. 5 its AllReduce costs some seconds a round whatever the micro-batch, and with it as the only cost DP is never as far behind as published. The last column says at which
-  bandwidth its AllReduce would have to run instead: ${neededRange(free, 100)} of 100 Mbps and ${neededRange(free, 1000)} of 1000 Mbps in all vision rows (for BERT-small it is less, by a factor that its
-  embedding explains, 63 of 115 MB, if it is reduced too). So it is one cause, and not the planner's: collectives over TCP on these boards reach a quarter of the link or less.
-- **Device.** The published baseline lies between the two tables: a single device gains from large micro-batches, which cost it no link, more than a pipeline does.
-- **PP.** Cutting by time alone puts a cut where it falls. Ours has links that are full in both directions at once; where a link shares its bandwidth between the directions, the pipelines that links
-  bind take up to twice as long. For BERT-small the paper's Asteroid *is* the straight pipeline; ours is cut inside attention, where four to ten times the bytes cross, and even against the straight
+- **DP.** By eq. 5 its AllReduce costs some seconds a round whatever the micro-batch, and with it as the only cost DP \
+is never as far behind as published. The last column says at which
+  bandwidth its AllReduce would have to run instead: ${neededRange(free, 100)} of 100 Mbps and \
+${neededRange(free, 1000)} of 1000 Mbps in all vision rows (for BERT-small it is less, by a factor that its
+  embedding explains, 63 of 115 MB, if it is reduced too). So it is one cause, and not the planner's: collectives over \
+TCP on these boards reach a quarter of the link or less.
+- **Device.** The published baseline lies between the two tables: a single device gains from large micro-batches, \
+which cost it no link, more than a pipeline does.
+- **PP.** Cutting by time alone puts a cut where it falls. Ours has links that are full in both directions at once; \
+where a link shares its bandwidth between the directions, the pipelines that links
+  bind take up to twice as long. For BERT-small the paper's Asteroid *is* the straight pipeline; ours is cut inside \
+attention, where four to ten times the bytes cross, and even against the straight
   pipeline with the best cuts by eq. 4 (planner \`straight\`) \`best\` is ${straightRatios(models, testbeds)
     .map(([name, ratio]) => `${times(ratio)} on ${name}`)
     .join(', ')}: with 1000 Mbps, and with 32 tokens a sample, replicas cost less than bubbles.`;
@@ -242,7 +256,7 @@ function cells({ name, published, asteroid, best, baselines }: Row): string[] {
   ];
 }
 
-/** `best` over the straight pipeline with the best cuts, for BERT-small. */
+/** For BERT-small: `best` relative to the straight pipeline with the best cuts. */
 function straightRatios(
   models: readonly PaperModel[],
   testbeds: Testbeds,
@@ -257,7 +271,7 @@ function straightRatios(
   });
 }
 
-/** Why a speedup differs: what the lower bound proves, else what the baseline would have to be. */
+/** Explains why a speedup differs: what the lower bound proves, or what the baseline would have to be. */
 function verdict(
   { published, best, baselines, mbps, profile }: Row,
   name: string,
@@ -284,13 +298,19 @@ function verdict(
       name === 'Device' && fixed?.plan !== undefined
         ? ` (${seconds(fixed.plan.predicted.roundMs)} in the second table)`
         : '';
-    return `${proof}our baseline takes ${seconds(baselineMs)} a round${small}, the published ratio needs ${seconds(claimed * roundMs)}`;
+    return (
+      `${proof}our baseline takes ${seconds(baselineMs)} a round${small}, ` +
+      `the published ratio needs ${seconds(claimed * roundMs)}`
+    );
   }
   const needed = neededMbps({ best, baselines, mbps, profile }, claimed)?.toFixed(0) ?? '×';
-  return `${proof}DP would have to take ${seconds(claimed * roundMs)} instead of ${seconds(baselineMs)}, an AllReduce at ${needed} Mbps`;
+  return (
+    `${proof}DP would have to take ${seconds(claimed * roundMs)} instead of ${seconds(baselineMs)}, ` +
+    `an AllReduce at ${needed} Mbps`
+  );
 }
 
-/** The bandwidth at which DP's AllReduce would have to run for the published speedup. */
+/** The bandwidth of DP's AllReduce that would give the published speedup. */
 function neededMbps(
   { best, baselines, mbps, profile }: Pick<Row, 'best' | 'baselines' | 'mbps' | 'profile'>,
   claimed: number,
@@ -311,7 +331,7 @@ function neededRange(rows: readonly Row[], mbps: number): string {
 
 /** Published: seconds on a Jetson NX. */
 const planningSeconds: readonly number[] = [480, 261, 192, 69];
-/** Layers where the paper gives their number. */
+/** Numbers of layers, if the paper gives them. */
 const layerCounts: readonly (number | undefined)[] = [213, undefined, undefined, 56];
 
 export const table7: Experiment = async (testbeds) => {
@@ -334,8 +354,10 @@ export const table7: Experiment = async (testbeds) => {
       ms(best),
     ];
   });
-  const text = `Environment C (six devices, three kinds) at 100 Mbps. CPU seconds of one thread of the machine that wrote this page; the paper's are of a Jetson NX. Ours search every
-micro-batch size that divides the batch; the paper's has one given. Where the paper says how many layers it has, the longest of our layers were cut in two to have as many.
+  const text = `Environment C (six devices, three kinds) at 100 Mbps. CPU seconds of one thread of the machine that \
+wrote this page; the paper's are of a Jetson NX. Ours search every
+micro-batch size that divides the batch; the paper's has one given. Where the paper says how many layers it has, the \
+longest of our layers were cut in two to have as many.
 
 ${markdownTable(['model', 'layers', 'paper', 'asteroid', 'faster', 'best'], rows)}`;
   return { title: 'Asteroid, Table 7: planning time', text, charts: [] };
@@ -355,13 +377,16 @@ export const energy: Experiment = async (testbeds) => {
     const idleJ = (powerW * plan.predicted.roundMs) / 1000 / plan.batchSize;
     return [name, published, `${computingJ(plan, profile, cluster).toFixed(2)} J`, `${idleJ.toFixed(2)} J`];
   });
-  const text = `EfficientNet-B1 on environment D at 100 Mbps, energy of a sample, with the nominal power of the modules (10 W a Nano, 15 W a TX2): over the time that they compute (what
+  const text = `EfficientNet-B1 on environment D at 100 Mbps, energy of a sample, with the nominal power of the \
+modules (10 W a Nano, 15 W a TX2): over the time that they compute (what
 \`asteroid simulate\` prints), and over the whole round, computing or waiting.
 
 ${markdownTable(['method', 'paper', 'ours, computing', 'ours, all of the round'], rows)}
 
-Computing costs a device the same energy under either method, so that the paper's factor of two over DP can only be power drawn while waiting for the network. In absolute terms the paper's 0.13 J is
-less than a TX2 alone needs at its nominal power in its own Table 1 (13 ms an image at 15 W: 0.20 J): the boards drew less than that.`;
+Computing costs a device the same energy under either method, so that the paper's factor of two over DP can only be \
+power drawn while waiting for the network. In absolute terms the paper's 0.13 J is
+less than a TX2 alone needs at its nominal power in its own Table 1 (13 ms an image at 15 W: 0.20 J): the boards drew \
+less than that.`;
   return { title: 'Asteroid, §5.7: energy', text, charts: [] };
 };
 

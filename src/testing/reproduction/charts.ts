@@ -1,4 +1,4 @@
-// Bar and line charts in SVG, just enough for docs/reproduction.md.
+// Bar and line charts in SVG, with just the features that docs/reproduction.md needs.
 
 import { svgDocument, svgElement, svgText } from '../../svg.ts';
 
@@ -14,14 +14,14 @@ export interface BarChart {
   readonly unit: string;
   readonly groups: readonly string[];
   readonly series: readonly Series[];
-  /** A line across at this value, such as 1 for "as fast as". */
+  /** The value of a horizontal reference line, such as 1 for equal speed. */
   readonly reference?: number;
 }
 
 const palette: readonly string[] = ['#b9c4d0', '#7fa7d1', '#3f77b5', '#e0a458', '#c8553d', '#6a994e', '#8c62b8'];
 const [left, right, top, bottom, height] = [64, 20, 62, 40, 250];
 
-/** Groups of bars side by side, zero at the foot. */
+/** A bar chart with grouped bars, from zero up. */
 export function barChart({ title, unit, groups, series, reference }: BarChart): string {
   const barPx = Math.max(9, Math.min(26, 640 / (groups.length * (series.length + 1))));
   const groupPx = barPx * (series.length + 1);
@@ -32,47 +32,19 @@ export function barChart({ title, unit, groups, series, reference }: BarChart): 
   const parts = grid(ticks, y, width, unit);
   for (const [group, name] of groups.entries()) {
     const x = left + group * groupPx + barPx / 2;
-    for (const [index, { values }] of series.entries()) {
+    for (const [index, { name: of, values }] of series.entries()) {
       const value = values[group];
       const at = x + index * barPx;
-      if (value === undefined) {
-        parts.push(
-          svgElement(
-            'text',
-            { x: at + barPx / 2, y: y(0) - 4, 'text-anchor': 'middle', fill: '#b00', 'font-size': 13 },
-            '×',
-          ),
-        );
-        continue;
+      if (value === undefined) parts.push(centredText(at + barPx / 2, y(0) - 4, 13, '×', { fill: '#b00' }));
+      else {
+        const tip = svgElement('title', {}, svgText(`${of}, ${name}: ${Number(value.toPrecision(4))} ${unit}`));
+        const bar = { x: at, y: y(value), width: barPx - 1.5, height: y(0) - y(value), fill: colour(index) };
+        parts.push(svgElement('rect', bar, tip));
+        if (barPx >= 20 && value > 0)
+          parts.push(centredText(at + barPx / 2, y(value) - 3, 8, String(Number(value.toPrecision(2)))));
       }
-      const tip = svgElement(
-        'title',
-        {},
-        svgText(`${series[index]?.name}, ${name}: ${Number(value.toPrecision(4))} ${unit}`),
-      );
-      parts.push(
-        svgElement(
-          'rect',
-          { x: at, y: y(value), width: barPx - 1.5, height: y(0) - y(value), fill: colour(index) },
-          tip,
-        ),
-      );
-      if (barPx >= 20 && value > 0)
-        parts.push(
-          svgElement(
-            'text',
-            { x: at + barPx / 2, y: y(value) - 3, 'text-anchor': 'middle', 'font-size': 8 },
-            String(Number(value.toPrecision(2))),
-          ),
-        );
     }
-    parts.push(
-      svgElement(
-        'text',
-        { x: x + (groupPx - barPx) / 2, y: y(0) + 16, 'text-anchor': 'middle', 'font-size': 11 },
-        svgText(name),
-      ),
-    );
+    parts.push(centredText(x + (groupPx - barPx) / 2, y(0) + 16, 11, svgText(name)));
   }
   if (reference !== undefined)
     parts.push(
@@ -94,7 +66,7 @@ export interface LineChart {
   readonly xName: string;
   readonly xs: readonly number[];
   readonly series: readonly (Series & { readonly dashed?: boolean })[];
-  /** Which xs are named on the axis. Default: all. */
+  /** The xs labelled on the axis. Default: all. */
   readonly ticks?: readonly number[];
 }
 
@@ -108,17 +80,8 @@ export function lineChart({ title, unit, xName, xs, series, ticks: named = xs }:
   const x = (value: number): number =>
     left + 16 + ((value - first) / (last - first || 1)) * (width - left - right - 32);
   const parts = grid(ticks, y, width, unit);
-  for (const value of named)
-    parts.push(
-      svgElement('text', { x: x(value), y: y(0) + 16, 'text-anchor': 'middle', 'font-size': 11 }, String(value)),
-    );
-  parts.push(
-    svgElement(
-      'text',
-      { x: (left + width) / 2, y: y(0) + 32, 'text-anchor': 'middle', 'font-size': 11 },
-      svgText(xName),
-    ),
-  );
+  for (const value of named) parts.push(centredText(x(value), y(0) + 16, 11, String(value)));
+  parts.push(centredText((left + width) / 2, y(0) + 32, 11, svgText(xName)));
   for (const [index, { name, values, dashed }] of series.entries()) {
     let path = '';
     for (const [place, at] of xs.entries()) {
@@ -134,11 +97,16 @@ export function lineChart({ title, unit, xName, xs, series, ticks: named = xs }:
   return svgDocument(width, top + height + bottom, ...heading(title, series, lineColour), ...parts);
 }
 
+/** Text centred at x, of this size in pixels. */
+function centredText(x: number, y: number, size: number, content: string, attributes: { fill?: string } = {}): string {
+  return svgElement('text', { x, y, 'text-anchor': 'middle', ...attributes, 'font-size': size }, content);
+}
+
 function colour(index: number): string {
   return palette[index % palette.length] ?? '#888';
 }
 
-/** Lines need more contrast than areas. */
+/** A line's colour: lines need more contrast than areas. */
 function lineColour(index: number): string {
   return palette[(index + 2) % palette.length] ?? '#888';
 }

@@ -1,4 +1,4 @@
-// What an experiment is: a table or figure of a paper, made again from our planners and simulator, as markdown with
+// The interface of experiments: a table or figure of a paper reproduced by our planners and simulator, as markdown with
 // charts. A new experiment is a new file and a line in experiments.ts.
 
 import { readFileSync } from 'node:fs';
@@ -11,7 +11,7 @@ import { type PlanInput, plan } from '../../planner/plan.ts';
 import type { PaperModel } from './models.ts';
 
 export interface Chart {
-  /** File name without its ending. */
+  /** File name without extension. */
   readonly name: string;
   readonly svg: string;
 }
@@ -23,10 +23,10 @@ export interface Section {
   readonly charts: readonly Chart[];
 }
 
-/** Makes a section. `folder` is the repository's root. */
+/** Computes a section from the test beds. */
 export type Experiment = (testbeds: Testbeds) => Section | Promise<Section>;
 
-/** The clusters of clusters/, by name without the ending. */
+/** The clusters of clusters/, by file name without extension. */
 export type Testbeds = (name: string) => Cluster;
 
 export function readTestbeds(root: string): Testbeds {
@@ -38,14 +38,15 @@ export function withBandwidth(cluster: Cluster, bandwidthMbps: number): Cluster 
   return { ...cluster, links: { ...cluster.links, default: { ...cluster.links.default, bandwidthMbps } } };
 }
 
-/** Plan and planning time, or why there is none. */
+/** A plan and its planning time, or the reason why there is none. */
 export type Planned =
   | { readonly plan: Plan; readonly planningMs: number }
   | { readonly plan?: undefined; readonly refusal: string };
 
 /**
- * Plans a model for a cluster of known kinds, replicas of batch normalization allowed, as in the papers. Plain SGD. The
- * planning time is CPU time of this process. A refusal is what an InputError says, mostly that something does not fit.
+ * Plans a model for a cluster of known kinds, with replicas of batch normalization allowed, as in the papers; plain
+ * SGD. The planning time is CPU time of this process. The refusal is an InputError's message, usually that something
+ * does not fit.
  */
 export function planFor(
   model: PaperModel,
@@ -56,7 +57,7 @@ export function planFor(
   return planWith(profileOfKinds(model.table, cluster), cluster, planner, { batchSize: model.batchSize, ...options });
 }
 
-/** The same for any profile. */
+/** planFor with a given profile. */
 export function planWith(
   profile: Profile,
   cluster: Cluster,
@@ -65,7 +66,7 @@ export function planWith(
 ): Planned {
   const before = process.cpuUsage();
   try {
-    // The papers' plans are 1F1B: ours are compared with theirs on the same terms.
+    // The papers' plans use 1F1B; ours are compared under the same schedule.
     const schedule = planner === 'best' ? { schedule: '1f1b' } : {};
     const found = plan({
       profile,
@@ -90,12 +91,12 @@ export function markdownTable(headers: readonly string[], rows: readonly (readon
   return [line(headers), line(headers.map(() => '---')), ...rows.map(line)].join('\n');
 }
 
-/** "4.4x", or "×" where there is none. */
+/** "4.4x", or "×" for undefined. */
 export function times(value: number | undefined): string {
   return value === undefined || !Number.isFinite(value) ? '×' : `${value.toFixed(value < 10 ? 2 : 1)}x`;
 }
 
-/** "+12 %": how much ours is above the published value. */
+/** "+12 %": how far ours is above the published value. */
 export function deviation(ours: number, published: number): string {
   const percent = Math.round((ours / published - 1) * 100);
   return `${percent > 0 ? '+' : percent < 0 ? '−' : ''}${Math.abs(percent)} %`;

@@ -8,7 +8,7 @@ import { ftpipehd } from './ftpipehd.ts';
 import { pipeEdgeFigure4, pipeEdgeFigure5, pipeEdgeFigure6, pipeEdgeTable2 } from './pipeedge.ts';
 import { figure16, ftpipehdTable3 } from './recovery.ts';
 
-/** By the name under which `npm run reproduce -- NAME` makes one alone. */
+/** The experiments by name; `npm run reproduce -- NAME` runs one alone. */
 export const experiments: Readonly<Record<string, Experiment>> = {
   fits,
   table2,

@@ -1,4 +1,4 @@
-// The numbers that the device kinds were fitted to, beside what the kinds say: residuals, not predictions.
+// The numbers that the device kinds were fitted to, against the kinds' own: residuals, not predictions.
 
 import { deviceKinds, kindModel, profileOfKinds } from '../../cluster/kinds.ts';
 import { layerTimes } from '../../cluster/times.ts';
@@ -14,7 +14,8 @@ const epochSamples = 50_000;
 const epochBatch = 32;
 
 /**
- * PipeEdge, Fig. 4, from the text: items a second of so many boards, 16-board throughput over speedup; BERT-Large last.
+ * PipeEdge, Fig. 4, from the text: items a second of this many boards: 16-board throughput over speedup; BERT-Large
+ * last.
  */
 const boards: Readonly<Record<string, readonly (readonly [count: number, perSecond: number])[]>> = {
   'rcc-ve': [
@@ -59,20 +60,25 @@ export const fits: Experiment = async () => {
     launchMs === 0 ? '' : launchMs.toPrecision(3),
     source,
   ]);
-  const text = `Nothing was measured on the papers' devices here: each is a model with one to three constants (\`src/cluster/kinds.ts\`), and this section holds all numbers
-that went into them. A layer's forward pass over b samples takes launch + max(b · flops / rate, b · bytes / traffic), its backward pass twice that; bytes are
-all values that the layer's operators write. **All other sections are predictions**: no constant was changed after looking at them.
+  const text = `Nothing was measured on the papers' devices here: each is a model with one to three constants \
+(\`src/cluster/kinds.ts\`), and this section holds all numbers
+that went into them. A layer's forward pass over b samples takes launch + max(b · flops / rate, b · bytes / traffic), \
+its backward pass twice that; bytes are
+all values that the layer's operators write. **All other sections are predictions**: no constant was changed after \
+looking at them.
 
 ${markdownTable(['kind', 'gigaflops', 'GB/s', 'launch, ms', 'where from'], kindRows)}
 
 ${markdownTable(['device', 'model', 'published (Asteroid Table 1)', 'the kind', 'residual'], epochRows)}
 
-An epoch is taken for ${epochSamples.toLocaleString('en-US')} images at batch ${epochBatch}; the paper says neither for Mini-ImageNet.
+An epoch is taken for ${epochSamples.toLocaleString('en-US')} images at batch ${epochBatch}; the paper says neither \
+for Mini-ImageNet.
 ${modelNotes}
 
 ${markdownTable(['boards', 'model', 'published (PipeEdge Fig. 4)', 'the kind', 'residual'], boardRows)}
 
-The laptop and the desktop PC of FTPipeHD have one constant each, from one number each (§ FTPipeHD below). No paper gives a time of a Raspberry Pi 4.`;
+The laptop and the desktop PC of FTPipeHD have one constant each, from one number each (§ FTPipeHD below). No paper \
+gives a time of a Raspberry Pi 4.`;
   return { title: 'What was fitted', text, charts: [] };
 };
 

@@ -8,7 +8,7 @@ import { deviceTimes, layerTimes } from '../../cluster/times.ts';
 import { modelTable } from '../../runtime/run/layer-table.ts';
 import { deviation, type Experiment, markdownTable, planWith, times, withBandwidth } from './experiment.ts';
 
-/** Of FTPipeHD's experiments on laptops. */
+/** The batch size of FTPipeHD's experiments on laptops. */
 export const batchSize = 256;
 
 /** The slowest part: a stage's forward and backward, or one direction of a link. */
@@ -34,7 +34,7 @@ export const ftpipehd: Experiment = async (testbeds) => {
   const ratios = [100, 1000].map((mbps) => {
     const cluster = withBandwidth(testbeds('ftpipehd'), mbps);
     const profile = profileOfKinds(table, cluster);
-    // PipeDream, and FTPipeHD before its first measurement: all devices are like the central node.
+    // PipeDream, and FTPipeHD before its first measurement: all devices equal the central node.
     const alike: Cluster = {
       ...cluster,
       devices: cluster.devices.map((device) => ({ ...device, kind: 'macbook-m1' })),
@@ -69,12 +69,15 @@ export const ftpipehd: Experiment = async (testbeds) => {
       row('one desktop over one laptop', 1453.07 / 147.45, desktopMs / laptopMs, true),
     ];
   });
-  const text = `MobileNetV2 (the CIFAR variant), batch ${batchSize}: time of PipeDream, whose partition takes all devices for alike, over that of FTPipeHD's (eq. 4–7), and of the laptop alone. The paper's times
+  const text = `MobileNetV2 (the CIFAR variant), batch ${batchSize}: time of PipeDream, whose partition takes all \
+devices for alike, over that of FTPipeHD's (eq. 4–7), and of the laptop alone. The paper's times
 are minutes until convergence: 58.03 (FTPipeHD), 396.37 (PipeDream), 147.45 (one laptop), 1453.07 (one desktop PC).
 
 ${markdownTable(['links', 'ratio', 'paper', 'ours', 'difference'], rows)}
 
-Only the two single-machine times were used. The paper does not give its bandwidth; computing binds at either of these. In the paper two processes on one
-laptop and a slow desktop PC are 2.5 times as fast as one process on the laptop, more than the sum of their speeds (2.1): the two processes do not share the laptop's cores as one uses them alone.`;
+Only the two single-machine times were used. The paper does not give its bandwidth; computing binds at either of \
+these. In the paper two processes on one
+laptop and a slow desktop PC are 2.5 times as fast as one process on the laptop, more than the sum of their speeds \
+(2.1): the two processes do not share the laptop's cores as one uses them alone.`;
   return { title: 'FTPipeHD, §IV-D: 6.8 times faster than PipeDream', text, charts: [] };
 };

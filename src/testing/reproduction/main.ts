@@ -1,5 +1,5 @@
-// npm run reproduce: makes docs/reproduction.md and its charts. With names of experiments (experiments.ts), prints only
-// their sections.
+// npm run reproduce: writes docs/reproduction.md and its charts. With names of experiments (experiments.ts) as
+// arguments, prints only their sections.
 
 import { mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -10,12 +10,14 @@ const root = process.cwd();
 
 const opening = `# The papers' tables, made again
 
-Written by \`npm run reproduce\`; do not edit. Each section puts a published table or figure beside what our planners and simulator say of it, by the rules of the simulated world
-([simulator.md](simulator.md)), for devices that are models fitted to the numbers in the first section and to nothing else. Planning is for plain SGD; replicas of batch normalization are
+Written by \`npm run reproduce\`; do not edit. Each section puts a published table or figure beside what our planners \
+and simulator say of it, by the rules of the simulated world
+([simulator.md](simulator.md)), for devices that are models fitted to the numbers in the first section and to nothing \
+else. Planning is for plain SGD; replicas of batch normalization are
 allowed, as in the papers. Differences of more than 15 % have their reason beside them.
 `;
 
-/** Charts are in a folder beside the page. */
+/** The section's text with links to its charts, which are in a folder next to the page. */
 function withCharts({ title, text }: Section): string {
   return `## ${title}\n\n${text.replaceAll(/!\[([^\]]*)\]\(([\w-]+)\)/g, '![$1](reproduction/$2.svg)')}\n`;
 }

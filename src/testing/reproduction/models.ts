@@ -1,25 +1,28 @@
-// The papers' models as layer tables, with the batch of a round and what we assume where a paper does not say.
+// The papers' models as layer tables, with the batch of a round and our assumptions where a paper is silent.
 
 import type { ModelTable, TableLayer } from '../../cluster/kinds.ts';
 import { modelTable } from '../../runtime/run/layer-table.ts';
 
 export interface PaperModel {
-  /** As the paper calls it. */
+  /** The paper's name for it. */
   readonly name: string;
   readonly table: ModelTable;
   /** Samples of a round (Asteroid §5.2). */
   readonly batchSize: number;
-  /** Most samples of a device's micro-batch that the paper profiled (§5.7). */
+  /** The largest micro-batch of a device that the paper profiled (§5.7). */
   readonly profiledBatch: number;
 }
 
-/** What we assume of the models. */
-export const modelNotes = `EfficientNet-B1 and MobileNetV2 at 32x32 would take a tenth of Table 1's times with all their strides: they are taken without the first one and
-without the first two, as their usual CIFAR variants (49 and 89 million multiply-adds). ResNet-50 has a head of 100 classes. BERT-small (4 layers of 512) gets its
-input of 32 x 512 as 32 tokens that are embedded already: the 56 layers of §5.7 are 14 for each of 4 blocks and leave none for an embedding. Layers are cut at each
+/** Our assumptions about the models. */
+export const modelNotes = `EfficientNet-B1 and MobileNetV2 at 32x32 would take a tenth of Table 1's times with all \
+their strides: they are taken without the first one and
+without the first two, as their usual CIFAR variants (49 and 89 million multiply-adds). ResNet-50 has a head of 100 \
+classes. BERT-small (4 layers of 512) gets its
+input of 32 x 512 as 32 tokens that are embedded already: the 56 layers of §5.7 are 14 for each of 4 blocks and leave \
+none for an embedding. Layers are cut at each
 convolution and matrix product (140, 54, 56 and 34 layers). Weights and activations are 32-bit floats.`;
 
-/** Asteroid §5.1. */
+/** The models of Asteroid §5.1. */
 export async function asteroidModels(): Promise<readonly PaperModel[]> {
   const efficientNet = await modelTable('efficientnet-b1:input=64,classes=10');
   const bert = await modelTable('bert-small:sequence=32');
@@ -42,7 +45,7 @@ export async function asteroidModels(): Promise<readonly PaperModel[]> {
   ];
 }
 
-/** PipeEdge: transformers in its four parts a block (its Fig. 3), without what training keeps. */
+/** PipeEdge's models: transformers in its four parts a block (its Fig. 3), without the values saved for training. */
 export async function pipeEdgeModels(): Promise<readonly { readonly name: string; readonly table: ModelTable }[]> {
   return [
     { name: 'ViT-Large', table: inFourParts(await modelTable('vit-large')) },
@@ -51,7 +54,7 @@ export async function pipeEdgeModels(): Promise<readonly { readonly name: string
   ];
 }
 
-/** PipeEdge's Table II: 48 layers. */
+/** The model of PipeEdge's Table II: 48 layers. */
 export async function vitBase(): Promise<ModelTable> {
   return inFourParts(await modelTable('vit-base'));
 }
@@ -77,12 +80,12 @@ function inFourParts(table: ModelTable): ModelTable {
   return { ...table, layers: [...parts, merged([...(last === undefined ? [] : [last]), ...open])] };
 }
 
-/** Whether the attention's output follows. */
+/** Whether the layer is the attention's second product, which the output follows. */
 function isLastProduct({ layers }: ModelTable, layer: TableLayer): boolean {
   return /attention\.(o_proj|output\.dense)$/.test(layers[layers.indexOf(layer) + 1]?.name ?? '');
 }
 
-/** Layers as one. */
+/** Merges layers into one. */
 export function merged(layers: readonly TableLayer[]): TableLayer {
   const sum = (key: 'weightBytes' | 'trafficBytes' | 'flops'): number =>
     layers.reduce((total, layer) => total + layer[key], 0);
@@ -97,7 +100,7 @@ export function merged(layers: readonly TableLayer[]): TableLayer {
   };
 }
 
-/** The table cut more finely: its longest layers in two halves each, until there are `count`. */
+/** The table cut more finely: its longest layers are halved until there are `count`. */
 export function refined(table: ModelTable, count: number): ModelTable {
   const longest = [...table.layers]
     .sort((a, b) => b.flops - a.flops)
@@ -120,7 +123,7 @@ export function refined(table: ModelTable, count: number): ModelTable {
   return { ...table, layers };
 }
 
-/** Of a forward pass of one sample. */
+/** Gigaflops of a forward pass of one sample. */
 export function gigaflop(table: ModelTable): number {
   return table.layers.reduce((sum, layer) => sum + layer.flops, 0) / 1e9;
 }

@@ -1,6 +1,6 @@
 // PipeEdge's Table II (planning time), Fig. 4 (homogeneous clusters), Fig. 5 with Table IV's clusters, and Fig. 6
-// (bandwidth). Inference: only forward passes, throughput is one over the slowest part of the pipeline (its eq. 2),
-// computing or sending.
+// (bandwidth). Inference: forward passes only; throughput is the inverse of the slowest part of the pipeline (its eq.
+// 2), computing or sending.
 
 import type { Cluster, PlanLayout, Profile } from '../../cluster/cluster.ts';
 import { kindModel, type ModelTable, profileOfKinds } from '../../cluster/kinds.ts';
@@ -11,7 +11,7 @@ import { barChart, lineChart } from './charts.ts';
 import { deviation, type Experiment, markdownTable, type Planned, planWith, times } from './experiment.ts';
 import { gigaflop, pipeEdgeModels, vitBase } from './models.ts';
 
-/** Times of a forward pass only. */
+/** A profile with forward times only. */
 function inferenceProfile(table: ModelTable, cluster: Cluster): Profile {
   const profile = profileOfKinds(table, cluster);
   const devices = Object.fromEntries(
@@ -23,7 +23,7 @@ function inferenceProfile(table: ModelTable, cluster: Cluster): Profile {
   return { ...profile, devices };
 }
 
-/** Its eq. 2 and 3: the slowest part, one item at a time. */
+/** PipeEdge's eq. 2 and 3: milliseconds of the slowest part, one item at a time. */
 function periodMs({ stages }: Pick<PlanLayout, 'stages'>, profile: Profile, cluster: Cluster): number {
   const table = links(cluster);
   const parts = stages.map(({ layers: [first, end], devices: [name = ''] }, index) => {
@@ -100,13 +100,14 @@ export const pipeEdgeTable2: Experiment = async () => {
       `${median.toFixed(1)} ms (median of 15; the fastest ${least.toFixed(1)} ms)`,
     ],
   ];
-  const text = `Nine devices of three kinds, ${table.layers.length} layers (ViT-Base). CPU time, from the profile to the plan with its simulation.
+  const text = `Nine devices of three kinds, ${table.layers.length} layers (ViT-Base). CPU time, from the profile to \
+the plan with its simulation.
 
 ${markdownTable(['method', 'paper (1.6 GHz Core i5)', 'ours'], rows)}`;
   return { title: 'PipeEdge, Table II: planning time', text, charts: [] };
 };
 
-/** Fig. 4, from the text: with 16 boards. */
+/** Fig. 4, from the text: items a second with 16 boards. */
 const sixteen: Readonly<Record<string, readonly number[]>> = {
   minnowboard: [1.95, 0.77, 0.89],
   'rcc-ve': [2.43, 1.01, 1.05],
@@ -153,15 +154,18 @@ ${markdownTable(['boards', 'model', 'paper, 16 boards', 'ours', 'difference', 'f
 ![MinnowBoard](pipeedge-figure4-minnowboard)
 ![RCC-VE](pipeedge-figure4-rcc-ve)
 
-No model fits on one MinnowBoard, and ViT-Huge needs four, as in the paper. The MinnowBoards' 16-board throughputs are predicted within 15 %. The RCC-VEs' are too high: in the paper one alone
-computes 0.23 images of ViT-Large a second, and 16 in a pipeline 0.15 each (66 %; ViT-Huge 74 %, BERT-Large 80 %), the MinnowBoards 93 % to 98 % of theirs. A board in a pipeline also serialises,
-sends and receives on its CPU, and a run fills and drains the pipeline; the model has neither, and why this costs the faster boards more than the slower ones the paper does not say.`;
+No model fits on one MinnowBoard, and ViT-Huge needs four, as in the paper. The MinnowBoards' 16-board throughputs are \
+predicted within 15 %. The RCC-VEs' are too high: in the paper one alone
+computes 0.23 images of ViT-Large a second, and 16 in a pipeline 0.15 each (66 %; ViT-Huge 74 %, BERT-Large 80 %), the \
+MinnowBoards 93 % to 98 % of theirs. A board in a pipeline also serialises,
+sends and receives on its CPU, and a run fills and drains the pipeline; the model has neither, and why this costs the \
+faster boards more than the slower ones the paper does not say.`;
   return { title: 'PipeEdge, Fig. 4: homogeneous clusters', text, charts };
 };
 
 /**
- * Fig. 5, from the text: PipeEdge and GPipe or PipeDream for each case and model; devices that PipeEdge uses where the
- * text says.
+ * Fig. 5, from the text: PipeEdge and GPipe or PipeDream for each case and model, and PipeEdge's number of devices if
+ * given.
  */
 const cases: readonly (readonly [
   pipeEdge: readonly number[],
@@ -192,33 +196,34 @@ const cases: readonly (readonly [
   ],
 ];
 
+/** Items a second of all boards together, each computing alone: no partition exceeds this under the model. */
+function aloneTogether(table: ModelTable, cluster: Cluster): number {
+  return cluster.devices.reduce((sum, { kind = '' }) => sum + (kindModel(kind)?.gigaflops ?? 0), 0) / gigaflop(table);
+}
+
 export const pipeEdgeFigure5: Experiment = async (testbeds) => {
   const models = await pipeEdgeModels();
   const rows: string[][] = [];
   const charts = models.map(({ name, table }, index) => {
-    const series = {
-      published: [] as number[],
-      ours: [] as (number | undefined)[],
-      evenPublished: [] as number[],
-      even: [] as number[],
+    const series: Record<string, (number | undefined)[]> = {
+      'GPipe/PipeDream, paper': cases.map(([, even]) => even[index] ?? Number.NaN),
+      'even, ours': [],
+      'PipeEdge, paper': cases.map(([published]) => published[index] ?? Number.NaN),
+      'pipeedge, ours': [],
     };
     for (const [number, [published, evenPublished, deviceCounts]] of cases.entries()) {
       const cluster = testbeds(`pipeedge-${number + 1}`);
       const { perSecond, deviceCount } = planned(table, cluster);
       const even = evenly(table, cluster);
-      const together =
-        cluster.devices.reduce((sum, { kind = '' }) => sum + (kindModel(kind)?.gigaflops ?? 0), 0) / gigaflop(table);
       const [paper, evenPaper] = [published[index] ?? Number.NaN, evenPublished[index] ?? Number.NaN];
-      series.published.push(paper);
-      series.ours.push(perSecond);
-      series.evenPublished.push(evenPaper);
-      series.even.push(even);
+      series['even, ours']?.push(even);
+      series['pipeedge, ours']?.push(perSecond);
       rows.push([
         `${number + 1}, ${name}`,
         paper.toFixed(2),
         perSecond?.toFixed(2) ?? '×',
         perSecond === undefined ? '' : deviation(perSecond, paper),
-        together.toFixed(2),
+        aloneTogether(table, cluster).toFixed(2),
         deviceCounts[index] === undefined ? String(deviceCount) : `${deviceCount} (paper: ${deviceCounts[index]})`,
         evenPaper.toFixed(2),
         even.toFixed(2),
@@ -231,17 +236,14 @@ export const pipeEdgeFigure5: Experiment = async (testbeds) => {
         title: `${name} on the clusters of Table IV`,
         unit: 'items a second',
         groups: cases.map((_, number) => `case ${number + 1}`),
-        series: [
-          { name: 'GPipe/PipeDream, paper', values: series.evenPublished },
-          { name: 'even, ours', values: series.even },
-          { name: 'PipeEdge, paper', values: series.published },
-          { name: 'pipeedge, ours', values: series.ours },
-        ],
+        series: Object.entries(series).map(([name, values]) => ({ name, values })),
       }),
     };
   });
-  const text = `Items a second on the six clusters of Table IV (\`clusters/pipeedge-1.yaml\` to \`-6.yaml\`; a link has the smaller bandwidth of its two boards). "All boards together": the sum of what they
-compute alone, which no partition exceeds under the model. "Even": the layers spread evenly over all boards, the mean of ten random orders, as the paper runs GPipe and PipeDream.
+  const text = `Items a second on the six clusters of Table IV (\`clusters/pipeedge-1.yaml\` to \`-6.yaml\`; a link \
+has the smaller bandwidth of its two boards). "All boards together": the sum of what they
+compute alone, which no partition exceeds under the model. "Even": the layers spread evenly over all boards, the mean \
+of ten random orders, as the paper runs GPipe and PipeDream.
 
 ${markdownTable(
   [
@@ -262,12 +264,18 @@ ${markdownTable(
 ![ViT-Huge](pipeedge-figure5-vit-huge)
 ![BERT-Large](pipeedge-figure5-bert-large)
 
-- Cases 1 to 4: ours is above the paper's as the RCC-VEs are in Fig. 4. In the paper a full RCC-VE in a pipeline computes 0.15 images of ViT-Large a second in all of these (1.05 with 7 boards in
-  case 4, 1.37 with 9 in case 3), 0.23 alone. With slower boards links bind less and MinnowBoards are worth including: hence 9 boards in its case 3.
-- Case 5: the paper's throughputs are above what all boards compute together if a board held to 10 % of its CPU has 10 % of its speed: 0.99 against 0.87 for ViT-Large. They need boards at 10 % that
-  are faster than a tenth: with 7 boards, 4 of them at 10 %, and the full ones at their pipeline speed of 0.15, they would have to do a tenth of an image a second each, two fifths of a full one.
-- Case 6: both effects, which pull in opposite directions. The "even" pipelines, which the slowest board or link binds, are predicted within 20 % in the cases
-  that boards bind (1, 2, 5, 6; BERT-Large less well, as in the fit). In case 3 the paper's items take 1.5 to 1.9 times as long as one tensor at 10 Mbps, as at 5 Mbps in Fig. 6 below.`;
+- Cases 1 to 4: ours is above the paper's as the RCC-VEs are in Fig. 4. In the paper a full RCC-VE in a pipeline \
+computes 0.15 images of ViT-Large a second in all of these (1.05 with 7 boards in
+  case 4, 1.37 with 9 in case 3), 0.23 alone. With slower boards links bind less and MinnowBoards are worth including: \
+hence 9 boards in its case 3.
+- Case 5: the paper's throughputs are above what all boards compute together if a board held to 10 % of its CPU has 10 \
+% of its speed: 0.99 against 0.87 for ViT-Large. They need boards at 10 % that
+  are faster than a tenth: with 7 boards, 4 of them at 10 %, and the full ones at their pipeline speed of 0.15, they \
+would have to do a tenth of an image a second each, two fifths of a full one.
+- Case 6: both effects, which pull in opposite directions. The "even" pipelines, which the slowest board or link \
+binds, are predicted within 20 % in the cases
+  that boards bind (1, 2, 5, 6; BERT-Large less well, as in the fit). In case 3 the paper's items take 1.5 to 1.9 \
+times as long as one tensor at 10 Mbps, as at 5 Mbps in Fig. 6 below.`;
   return { title: 'PipeEdge, Fig. 5: heterogeneous clusters', text, charts };
 };
 
@@ -290,15 +298,18 @@ export const pipeEdgeFigure6: Experiment = async () => {
       ...own.map((speed) => speed?.toFixed(2) ?? '×'),
     ];
   });
-  const text = `16 RCC-VEs, all links with the same bandwidth: speedup over one board at 5 Mbps, then items a second at each bandwidth. The paper: no significant loss down to 30 Mbps, then a roughly
+  const text = `16 RCC-VEs, all links with the same bandwidth: speedup over one board at 5 Mbps, then items a second \
+at each bandwidth. The paper: no significant loss down to 30 Mbps, then a roughly
 linear decline.
 
 ${markdownTable(['model', '5 Mbps, paper', 'ours', 'difference', ...bandwidths.map((mbps) => `${mbps} Mbps`)], rows)}
 
 ![Bandwidth](pipeedge-figure6)
 
-At 5 Mbps the period is the time of the smallest cut, one tensor of tokens x width x 4 bytes (0.81, 1.32 and 2.10 MB); the paper's throughputs there are 1.6, 3.2 and 3.9 s an item, so that its
-links carried 1.0, 2.0 and 2.4 MB in that time: either cuts inside blocks, where a residual travels too, or less than the 5 Mbps that were set. The knee is near 20 Mbps here, near 30 in the
+At 5 Mbps the period is the time of the smallest cut, one tensor of tokens x width x 4 bytes (0.81, 1.32 and 2.10 MB); \
+the paper's throughputs there are 1.6, 3.2 and 3.9 s an item, so that its
+links carried 1.0, 2.0 and 2.4 MB in that time: either cuts inside blocks, where a residual travels too, or less than \
+the 5 Mbps that were set. The knee is near 20 Mbps here, near 30 in the
 paper.`;
   const svg = lineChart({
     title: '16 RCC-VE boards',

@@ -29,8 +29,8 @@ import { asteroidModels, type PaperModel } from './models.ts';
 const publishedPlanningMs = 480_000;
 
 /**
- * Steps of Algorithm 2 for n devices, up to a factor that depends on the layers alone: pairs of device counts, by
- * stages, by the devices of a group, which Algorithm 1 goes through.
+ * Steps of Algorithm 2 for n devices, up to a factor that depends on the layers alone: pairs of device counts × stages
+ * × the devices of a group, over which Algorithm 1 iterates.
  */
 function planningSteps(n: number): number {
   let steps = 0;
@@ -38,12 +38,12 @@ function planningSteps(n: number): number {
   return steps;
 }
 
-/** The longest until a loss is certain: heartbeats that stay away. A connection that breaks is seen at once. */
+/** The longest time to detect a loss by missing heartbeats; a broken connection is detected at once. */
 const detectionMs = 3000;
 
 interface Dropout extends RecoveryEstimate {
   readonly device: string;
-  /** Heavy's seconds at the planning speed of the paper's Table 7. */
+  /** Heavy's milliseconds at the planning speed of the paper's Table 7. */
   readonly heavyAsPublishedMs: number;
 }
 
@@ -70,21 +70,16 @@ function dropout(
   return { ...estimate, device, heavyAsPublishedMs: estimate.heavy.totalMs - heavy.planningMs + planningMs };
 }
 
-export const figure16: Experiment = async (testbeds) => {
-  const [model] = (await asteroidModels()) as [PaperModel];
-  const cluster = testbeds('asteroid-d');
-  const profile = profileOfKinds(model.table, cluster);
-  const { plan } = planFor(model, cluster, 'asteroid');
-  if (plan === undefined) throw new Error('Env. D has no plan for EfficientNet-B1.');
-  const all = plan.stages.flatMap(({ devices }) => devices).map((device) => dropout(plan, profile, cluster, device));
-  const seconds = (ms: number): string => `${(ms / 1000).toFixed(ms < 995 ? 2 : 1)} s`;
-  const megabytes = (bytes: number): string => `${(bytes / 1e6).toFixed(1)} MB`;
-  const last = plan.stages.at(-1)?.devices[0] ?? '';
-  const near = {
-    ...dropout(plan, profile, cluster, last, backups(plan, { lastTo: 'previous' })),
-    device: `${last}, its copy on the stage before`,
-  };
-  const rows = [...all, near].map(({ device, light, heavy, heavyAsPublishedMs, throughputRatio }) => [
+function seconds(ms: number): string {
+  return `${(ms / 1000).toFixed(ms < 995 ? 2 : 1)} s`;
+}
+
+function megabytes(bytes: number): string {
+  return `${(bytes / 1e6).toFixed(1)} MB`;
+}
+
+function recoveryRow({ device, light, heavy, heavyAsPublishedMs, throughputRatio }: Dropout): string[] {
+  return [
     device,
     `${megabytes(light.bytes)}, ${seconds(light.totalMs)}`,
     `${megabytes(heavy.bytes)}, ${seconds(heavy.totalMs)}`,
@@ -94,17 +89,38 @@ export const figure16: Experiment = async (testbeds) => {
     light.plan.predicted.samplesPerS.toFixed(1),
     heavy.plan.predicted.samplesPerS.toFixed(1),
     `${(100 * throughputRatio).toFixed(0)} %`,
-  ]);
+  ];
+}
+
+export const figure16: Experiment = async (testbeds) => {
+  const [model] = (await asteroidModels()) as [PaperModel];
+  const cluster = testbeds('asteroid-d');
+  const profile = profileOfKinds(model.table, cluster);
+  const { plan } = planFor(model, cluster, 'asteroid');
+  if (plan === undefined) throw new Error('Env. D has no plan for EfficientNet-B1.');
+  const all = plan.stages.flatMap(({ devices }) => devices).map((device) => dropout(plan, profile, cluster, device));
+  const last = plan.stages.at(-1)?.devices[0] ?? '';
+  const near = {
+    ...dropout(plan, profile, cluster, last, backups(plan, { lastTo: 'previous' })),
+    device: `${last}, its copy on the stage before`,
+  };
+  const rows = [...all, near].map(recoveryRow);
   const plans = all.map(({ device, light, heavy }) => [device, describe(light.plan), describe(heavy.plan)]);
   const { everyRounds, bytesPerRound, predictedCost } = replicationInterval({ plan, profile, cluster });
   const least = (of: (each: Dropout) => number): number => Math.min(...all.map(of));
   const lost = all[1] as Dropout;
   const withDetection = (heavyMs: number): string =>
     times((heavyMs + detectionMs) / (lost.light.totalMs + detectionMs));
-  const text = `EfficientNet-B1 on environment D at 100 Mbps, each device lost in turn: replay with light re-planning beside heavy rescheduling, which gathers the stage models on the most powerful device left, runs
-Algorithm 2 there and distributes everything again. Before: ${describe(plan)}; ${plan.predicted.samplesPerS.toFixed(1)} samples a second. Copies of the stages (${megabytes(bytesPerRound)}) are renewed
-${everyRounds === 1 ? 'after every round' : `every ${everyRounds} rounds`}, at a predicted cost of ${(100 * predictedCost).toFixed(1)} %. Times are from the detection until the next forward pass: planning in CPU time of the machine that
-wrote this page, transfers by the links, all pairs at once. "At the paper's speed": heavy with the 480 s of the paper's Table 7, scaled from six devices to the three left by the
+  const text = `EfficientNet-B1 on environment D at 100 Mbps, each device lost in turn: replay with light re-planning \
+beside heavy rescheduling, which gathers the stage models on the most powerful device left, runs
+Algorithm 2 there and distributes everything again. Before: ${describe(plan)}; \
+${plan.predicted.samplesPerS.toFixed(1)} samples a second. Copies of the stages (${megabytes(bytesPerRound)}) are \
+renewed
+${everyRounds === 1 ? 'after every round' : `every ${everyRounds} rounds`}, at a predicted cost of \
+${(100 * predictedCost).toFixed(1)} %. Times are from the detection until the next forward pass: planning in CPU time \
+of the machine that
+wrote this page, transfers by the links, all pairs at once. "At the paper's speed": heavy with the 480 s of the \
+paper's Table 7, scaled from six devices to the three left by the
 steps of Algorithm 2 (${((100 * planningSteps(3)) / planningSteps(6)).toFixed(1)} %).
 
 ${markdownTable(
@@ -124,11 +140,17 @@ ${markdownTable(
 
 ${markdownTable(['lost', 'light', 'heavy'], plans)}
 
-The paper's figures have no numbers beside their bars; its text says that light keeps 90 % of heavy's throughput and recovers 14 times faster when device B leaves. Ours keeps at
-least ${(100 * least(({ throughputRatio }) => throughputRatio)).toFixed(0)} % for each of the four. With ${detectionMs / 1000} s until the loss is certain, the same for both, it recovers ${withDetection(lost.heavyAsPublishedMs)} as fast from the loss of the second device (B) as
-heavy at the paper's planning speed. Our own full planner takes a fraction of a second, so that heavy is bound by its transfers, and light's lead, ${withDetection(lost.heavy.totalMs)} with the detection, is what it does not
-have to move: the next stage's device keeps a stage's copy and takes over layers that it has already. Only the last stage's copy is far from where it is needed, on the first stage's device (the paper's ring); on
-the device of the stage before, its loss would cost as little as the others' (last row), but the loss of both of these stages at once would then cost both.
+The paper's figures have no numbers beside their bars; its text says that light keeps 90 % of heavy's throughput and \
+recovers 14 times faster when device B leaves. Ours keeps at
+least ${(100 * least(({ throughputRatio }) => throughputRatio)).toFixed(0)} % for each of the four. With \
+${detectionMs / 1000} s until the loss is certain, the same for both, it recovers \
+${withDetection(lost.heavyAsPublishedMs)} as fast from the loss of the second device (B) as
+heavy at the paper's planning speed. Our own full planner takes a fraction of a second, so that heavy is bound by its \
+transfers, and light's lead, ${withDetection(lost.heavy.totalMs)} with the detection, is what it does not
+have to move: the next stage's device keeps a stage's copy and takes over layers that it has already. Only the last \
+stage's copy is far from where it is needed, on the first stage's device (the paper's ring); on
+the device of the stage before, its loss would cost as little as the others' (last row), but the loss of both of these \
+stages at once would then cost both.
 
 ![Throughput when the second device is lost](figure17)`;
   const chart = lineChart({
@@ -173,7 +195,7 @@ function overTime({
   };
 }
 
-/** CIFAR10's training images. */
+/** Training images of CIFAR-10. */
 const epochSamples = 50_000;
 
 export const ftpipehdTable3: Experiment = async (testbeds) => {
@@ -209,9 +231,13 @@ export const ftpipehdTable3: Experiment = async (testbeds) => {
     deviation(minutes(batchMs), epochMin),
   ];
   const [theirs, ours] = [59.18 / 8.57, resPipe.batchMs / ftpipehd.batchMs];
-  const text = `MobileNetV2 (the CIFAR variant), batch ${batchSize}, two processes on a laptop and a desktop PC; worker 1, the second process on the laptop, is killed. In ResPipe the next worker, the desktop, takes over all its layers, of which it has
-the copy; FTPipeHD cuts anew by its eq. 4–7 and fetches what is missing (Algorithm 1, which is \`moves\` of \`src/planner/replan/moves.ts\`). The pipeline is
-asynchronous: an epoch is ${Math.ceil(epochSamples / batchSize)} periods of its slowest part. Before the loss a batch takes ${(beforeMs / 1000).toFixed(2)} s (the paper: about 2.1 s). Transfers at 100 Mbps; the paper's recovery
+  const text = `MobileNetV2 (the CIFAR variant), batch ${batchSize}, two processes on a laptop and a desktop PC; \
+worker 1, the second process on the laptop, is killed. In ResPipe the next worker, the desktop, takes over all its \
+layers, of which it has
+the copy; FTPipeHD cuts anew by its eq. 4–7 and fetches what is missing (Algorithm 1, which is \`moves\` of \
+\`src/planner/replan/moves.ts\`). The pipeline is
+asynchronous: an epoch is ${Math.ceil(epochSamples / batchSize)} periods of its slowest part. Before the loss a batch \
+takes ${(beforeMs / 1000).toFixed(2)} s (the paper: about 2.1 s). Transfers at 100 Mbps; the paper's recovery
 includes the probes and the commit.
 
 ${markdownTable(
@@ -219,14 +245,19 @@ ${markdownTable(
   [row('FTPipeHD', ftpipehd, 2.24, 8.57), row('ResPipe', resPipe, 0.13, 59.18)],
 )}
 
-FTPipeHD's epochs are ${times(theirs)} as fast as ResPipe's in the paper and ${times(ours)} here (${deviation(ours, theirs)}). Both of ours are longer, FTPipeHD's most: in the paper the laptop runs two processes before the loss and one after it, which then has the laptop's
-cores to itself (2.1 s a batch before, 2.6 s after, although a third of the workers is gone), while here each process is a machine of its own, as fast alone as beside the other. Recovery: what ResPipe needs
-without moving any weights, 0.13 s, is probes and commit; the other 2.1 s of FTPipeHD are its weights, which would take ${(ftpipehd.moveMs / 1000).toFixed(2)} s here: as if the link gave ${((ftpipehd.moved * 8) / 2.11 / 1e6).toFixed(0)} Mbps to
+FTPipeHD's epochs are ${times(theirs)} as fast as ResPipe's in the paper and ${times(ours)} here \
+(${deviation(ours, theirs)}). Both of ours are longer, FTPipeHD's most: in the paper the laptop runs two processes \
+before the loss and one after it, which then has the laptop's
+cores to itself (2.1 s a batch before, 2.6 s after, although a third of the workers is gone), while here each process \
+is a machine of its own, as fast alone as beside the other. Recovery: what ResPipe needs
+without moving any weights, 0.13 s, is probes and commit; the other 2.1 s of FTPipeHD are its weights, which would \
+take ${(ftpipehd.moveMs / 1000).toFixed(2)} s here: as if the link gave \
+${((ftpipehd.moved * 8) / 2.11 / 1e6).toFixed(0)} Mbps to
 its HTTP server in Python; the paper gives no bandwidth.`;
   return { title: 'FTPipeHD, Table III: recovery against ResPipe', text, charts: [] };
 };
 
-/** The plan in which the stage behind a lost one has its layers too (ResPipe). */
+/** The plan in which the stage after a lost one takes over its layers (ResPipe). */
 function takenOver({ stages, ...rest }: PlanLayout, lost: number): PlanLayout {
   const first = stages[lost]?.layers[0] ?? 0;
   const kept = stages.filter((_, stage) => stage !== lost);

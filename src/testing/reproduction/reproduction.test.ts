@@ -20,7 +20,7 @@ const section = async (name: string) => {
   return experiment(readTestbeds(root));
 };
 
-/** "−7 %" of a row's last cell, as a share. */
+/** "−7 %" in a row's last cell, as a fraction. */
 function residuals(text: string, kind: string): number[] {
   const rows = text
     .split('\n')
@@ -28,7 +28,7 @@ function residuals(text: string, kind: string): number[] {
   return rows.map((line) => Number(/([+−]?)(\d+) % \|$/.exec(line)?.[2]) / 100);
 }
 
-test('the device kinds are as close to what they were fitted to as they claim', async () => {
+test('the device kinds are as close to the numbers they were fitted to as claimed', async () => {
   const { text } = await section('fits');
   for (const [kind, count] of [
     ['jetson-nano', 3],
@@ -49,7 +49,7 @@ test('FTPipeHD is about 6.8 times as fast as PipeDream, predicted from single ma
   assert.ok(Math.abs(Number(ratio) / 6.83 - 1) < 0.15, text);
 });
 
-test('each device of Env. D lost in turn: light has 90 % of heavy throughput and, at the planning speed of the paper, recovers 14 times as fast', async () => {
+test('any device of Env. D lost: light keeps 90 % of the throughput and recovers 14 times as fast', async () => {
   const { text } = await section('figure16');
   const rows = text.split('\n').filter((line) => /^\| (tx2|nano)-\d[^|]* \| [\d.]+ MB/.test(line));
   assert.equal(rows.length, 5, text);
@@ -64,7 +64,7 @@ test('each device of Env. D lost in turn: light has 90 % of heavy throughput and
   );
 });
 
-test("FTPipeHD's recovery moves weights where ResPipe's does not, and its epochs are several times as fast afterwards", async () => {
+test("FTPipeHD's recovery moves weights, unlike ResPipe's, and its epochs are then several times as fast", async () => {
   const { text } = await section('ftpipehd-table3');
   assert.match(text, /\| FTPipeHD \| 2\.24 s \| [1-9]\d*\.\d MB, /);
   assert.match(text, /\| ResPipe \| 0\.13 s \| 0\.0 MB, 0\.00 s \|/);
@@ -72,7 +72,7 @@ test("FTPipeHD's recovery moves weights where ResPipe's does not, and its epochs
   assert.ok(Math.abs(Number(ratio) / 6.91 - 1) < 0.25, text);
 });
 
-test('the page holds every table and figure, and its charts are there', () => {
+test('the page has every table and figure, and its charts exist', () => {
   const page = readFileSync(join(root, 'docs/reproduction.md'), 'utf8');
   const titles = [...page.matchAll(/^## (.*)$/gm)].map((match) => match[1]?.split(':')[0]);
   assert.deepEqual(titles, [

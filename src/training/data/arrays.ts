@@ -1,11 +1,11 @@
-// Named arrays (an .npz file, or two .npy files) as data sets: which array is what follows from the usual names.
+// Named arrays (an .npz file, or two .npy files) as data sets: the usual names tell which array is which.
 
 import { InputError } from '../../errors.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 import { createDataset, type Dataset, type Field, inferClassCount, inputField, labelField } from './dataset.ts';
 import { shownName } from './source.ts';
 
-/** Training data, and test data where the source has them apart. */
+/** Training data, and test data if the source separates them. */
 export interface Datasets {
   readonly train: Dataset;
   readonly test?: Dataset;
@@ -13,15 +13,15 @@ export interface Datasets {
 
 const labelNames: readonly string[] = ['labels', 'label', 'y', 'targets', 'target'];
 
-/** One array of inputs and one of labels. Throws InputError when their lengths differ. */
+/** A data set of one array of inputs and one of labels. Throws InputError if their lengths differ. */
 export function datasetFromPair(name: string, inputs: Field, labels: Field): Dataset {
   return createDataset(name, [inputs], labels, inferClassCount(labels));
 }
 
 /**
  * Finds the labels (`labels`, `y`, `targets`; or the second of two unnamed arrays) and takes all other arrays as inputs
- * by name. Names that end in `_train` and `_test` give both parts. Letter case does not matter. Throws InputError that
- * lists what is there.
+ * by name. Names that end in `_train` and `_test` give both parts. Case is ignored. Throws InputError that lists the
+ * arrays.
  */
 export function datasetsFromArrays(source: string, arrays: ReadonlyMap<string, Tensor>): Datasets {
   const [train, test] = [partOf(arrays, 'train'), partOf(arrays, 'test')];
@@ -45,7 +45,8 @@ function datasetFromArrays(source: string, arrays: ReadonlyMap<string, Tensor>):
   const labels = labelName === undefined ? undefined : arrays.get(labelName);
   if (labels === undefined || names.length < 2) {
     throw new InputError(
-      `${source} holds the arrays ${listed(names)}, of which none can be told to be the labels; name the arrays x and y, or x_train, y_train, x_test and y_test.`,
+      `${source} holds the arrays ${listed(names)}, of which none can be told to be the labels; name the ` +
+        'arrays x and y, or x_train, y_train, x_test and y_test.',
     );
   }
   const inputs = [...arrays]

@@ -1,5 +1,5 @@
-// Fits a data set to a model: which array feeds which input, in which type and shape. What does not fit is the user's
-// mistake, named.
+// Binds a data set to a model: which array feeds which input, in which type and shape. Mismatches are InputErrors that
+// name both.
 
 import { InputError } from '../../errors.ts';
 import type { Dimension, ValueInfo } from '../../graph/graph.ts';
@@ -7,19 +7,17 @@ import { type ElementType, elementCount, isFloat } from '../../graph/tensor.ts';
 import { canConvert } from './convert.ts';
 import type { Dataset, Field } from './dataset.ts';
 
-/**
- * What the loss wants as labels: for cross-entropy int64 [N], for mean squared error float32 and the output's shape.
- */
+/** The labels that a loss needs: for cross-entropy int64 [N], for mean squared error float32 and the output's shape. */
 export interface LabelNeed {
   readonly type: ElementType;
-  /** With the batch as its first dimension; absent: any shape. */
+  /** With the batch as its first dimension; if absent, any shape. */
   readonly shape?: readonly Dimension[];
 }
 
 /**
- * The same samples with one field for each of the model's inputs, in their order, named as they are; by name where all
- * names agree, else by position. Shapes must agree up to dimensions of one, or the input be flat ([N, 784] takes
- * 1x28x28). Throws InputError.
+ * The same samples with one field for each of the model's inputs, in their order and with their names; matched by name
+ * if all names agree, otherwise by position. Shapes must agree up to dimensions of one, or the input must be flat ([N,
+ * 784] takes 1x28x28). Throws InputError.
  */
 export function bindDataset(dataset: Dataset, inputs: readonly ValueInfo[], labels: LabelNeed): Dataset {
   const byName = new Map(dataset.inputs.map((field) => [field.name, field]));
@@ -28,7 +26,8 @@ export function bindDataset(dataset: Dataset, inputs: readonly ValueInfo[], labe
     const have = dataset.inputs.map((field) => field.name).join(', ');
     const want = inputs.map((input) => input.name).join(', ');
     throw new InputError(
-      `The model has ${inputs.length} inputs (${want}), but ${dataset.name} has ${dataset.inputs.length} (${have}); give the arrays the inputs' names.`,
+      `The model has ${inputs.length} inputs (${want}), but ${dataset.name} has ${dataset.inputs.length} ` +
+        `(${have}); give the arrays the inputs' names.`,
     );
   }
   const fields = inputs.map((input, index) =>
@@ -54,10 +53,11 @@ function fitField(field: Field | undefined, need: ValueInfo, who: string): Field
   if (shape === undefined || need.shape.length === 0) {
     const have = ['N', ...values.shape.slice(1)].join(', ');
     throw new InputError(
-      `${source} has the shape [${have}], but ${who} takes [${need.shape.map((d) => (d === '' ? '?' : d)).join(', ')}]; reshape the array or choose another model.`,
+      `${source} has the shape [${have}], but ${who} takes ` +
+        `[${need.shape.map((d) => (d === '' ? '?' : d)).join(', ')}]; reshape the array or choose another model.`,
     );
   }
-  // Pixels stay integers when the model wants integers.
+  // Pixels stay integers if the model takes integers.
   const divisor = isFloat(need.type) ? field.divisor : 1;
   return {
     ...field,
@@ -68,7 +68,7 @@ function fitField(field: Field | undefined, need: ValueInfo, who: string): Field
   };
 }
 
-/** The shape that a sample takes, or undefined where it cannot. */
+/** The shape that a sample gets, or undefined if it does not fit. */
 function fitShape(have: readonly number[], want: readonly Dimension[]): readonly number[] | undefined {
   const agree = (a: readonly number[], b: readonly Dimension[]): boolean =>
     a.length === b.length && a.every((dimension, axis) => typeof b[axis] === 'string' || dimension === b[axis]);
@@ -80,7 +80,7 @@ function fitShape(have: readonly number[], want: readonly Dimension[]): readonly
   return known.length === 1 && known[0] === elementCount(have) ? known : undefined;
 }
 
-/** Integers that are narrowed must fit: a silent wrap would train on other data. */
+/** Whether integers fit a narrower type: silent wrapping would train on other data. */
 function fitsRange(field: Field, type: ElementType): boolean {
   const range = integerRanges[type];
   const { values } = field;

@@ -9,8 +9,7 @@ const imageBytes = 3 * 32 * 32;
 const recordBytes = 1 + imageBytes;
 
 /**
- * Reads the files as one data set, in their order: inputs uint8 [n, 3, 32, 32] gathered as value / 255. Throws
- * InputError.
+ * Reads the files as one data set, in order: inputs uint8 [n, 3, 32, 32] gathered as value / 255. Throws InputError.
  */
 export function readCifar10(files: readonly Source[]): Dataset {
   const sampleCount = files.reduce((sum, file) => sum + recordCount(file), 0);

@@ -1,4 +1,4 @@
-// Element conversion while rows are gathered: pixels to floats, float64 to float32, any integer to int64. Not for
+// Element conversion while rows are gathered: pixels to floats, float64 to float32, any integer to int64. Not meant for
 // computing.
 
 import { assert } from '../../assert.ts';
@@ -7,17 +7,14 @@ import { type ElementArray, type ElementType, isFloat } from '../../graph/tensor
 /** byte / 255 as float32, for images. */
 const unitBytes: Float32Array = Float32Array.from({ length: 256 }, (_, byte) => byte / 255);
 
-/** A stretch of an array: `count` elements from `start`. */
+/** A range of an array: `count` elements from `start`. */
 export interface Stretch {
   readonly type: ElementType;
   readonly data: ElementArray;
   readonly start: number;
 }
 
-/**
- * True where `convert` can make `to` out of `from` without losing more than float precision (integers must be in
- * range).
- */
+/** True if `convert` can convert `from` to `to` with no loss but float precision (integers must be in range). */
 export function canConvert(from: ElementType, to: ElementType): boolean {
   if (from === to) return true;
   if (to === 'float16' || to === 'bool') return false;

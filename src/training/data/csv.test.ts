@@ -28,7 +28,7 @@ test('the last column is the label; integers are classes', () => {
   assert.deepEqual(contents(read('1,-.5,0\n2e3,0.25,2\n')), expected);
 });
 
-test('column names, semicolons, tabs, CRLF, a byte order mark, blank lines and quotes are understood', () => {
+test('column names, semicolons, tabs, CRLF, a byte order mark, blank lines and quotes are accepted', () => {
   assert.deepEqual(contents(read('\ufeffa;b;label\r\n1;-0.5;0\r\n\r\n 2000 ;.25;2')), expected);
   assert.deepEqual(contents(read('1\t-0.5\t0\n2.0e+3\t0.25\t2')), expected);
   assert.deepEqual(contents(read('"a, ""x""","b",label\n"1","-0.5",0\n2000, "0.25" ,2')), expected);
@@ -43,7 +43,7 @@ test('a named column is the label', () => {
   );
 });
 
-test('labels that are not all classes are numbers to be met, [n, 1]', () => {
+test('labels that are not all classes are regression targets, [n, 1]', () => {
   assert.deepEqual(contents(read('1,0.5\n2,3\n')), [
     [['float32', [2, 1], [1, 2]]],
     ['float32', [2, 1], [0.5, 3]],
@@ -52,7 +52,7 @@ test('labels that are not all classes are numbers to be met, [n, 1]', () => {
   assert.deepEqual(contents(read('1,-1\n')), [[['float32', [1, 1], [1]]], ['float32', [1, 1], [-1]], undefined]);
 });
 
-test('what is no table of finite numbers is named by line and column', () => {
+test('anything but a table of finite numbers is reported by line and column', () => {
   const cases: [string, string][] = [
     ['', 't.csv is empty; a table with one line a sample is needed.'],
     ['a,b\n', 't.csv holds no samples; at least one is needed.'],
@@ -73,7 +73,7 @@ test('what is no table of finite numbers is named by line and column', () => {
   );
 });
 
-test('long cells of digits and of marks take linear time', () => {
+test('long cells of digits and of quotation marks take linear time', () => {
   assert.throws(() => read(`1,2\n${'1'.repeat(2_000_000)}x,2`), InputError);
   assert.throws(() => read(`1,2\n"${'""'.repeat(2_000_000)},2`), InputError);
 });

@@ -1,5 +1,5 @@
 // Tables of numbers as text: comma, semicolon or tab; with or without a line of column names; the label in the last
-// column or a named one. Quoted cells are read; cells over several lines are not.
+// column or a named one. Quoted cells are supported; cells over several lines are not.
 
 import { InputError } from '../../errors.ts';
 import { wrap } from '../../graph/tensor.ts';
@@ -7,13 +7,13 @@ import { datasetFromPair } from './arrays.ts';
 import { type Dataset, inputField, labelField } from './dataset.ts';
 import type { Source } from './source.ts';
 
-/** Longer lines are refused: a file without line ends is no table. */
+/** Longer lines are refused: a file without line ends is not a table. */
 const maxLineBytes = 16 * 1024 * 1024;
 const number = /^[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?$/;
 
 /**
- * Reads a table: inputs [rows, columns − 1] of float32; labels are classes (int64) where all are integers of at least
- * 0, else float32 [rows, 1]. Throws InputError with line and column.
+ * Reads a table: inputs [rows, columns − 1] of float32; labels are classes (int64) if all are non-negative integers,
+ * otherwise float32 [rows, 1]. Throws InputError with line and column.
  */
 export function readCsv(source: Source, labelColumn?: string): Dataset {
   const lines = textLines(source);
@@ -32,7 +32,8 @@ export function readCsv(source: Source, labelColumn?: string): Dataset {
     const cells = cellsOf(source, line, separator);
     if (cells.length !== columnCount) {
       throw new InputError(
-        `${source.name}, line ${line.line}, has ${cells.length} columns, but the first line has ${columnCount}; every line needs the same.`,
+        `${source.name}, line ${line.line}, has ${cells.length} columns, but the first line has ` +
+          `${columnCount}; every line needs the same.`,
       );
     }
     table.add(source, line.line, cells);
@@ -42,7 +43,7 @@ export function readCsv(source: Source, labelColumn?: string): Dataset {
 
 interface Line {
   readonly text: string;
-  /** From 1. */
+  /** Counted from 1. */
   readonly line: number;
 }
 
@@ -59,10 +60,11 @@ class NumberTable {
     }
     cells.forEach((cell, column) => {
       const value = number.test(cell) ? Number(cell) : Number.NaN;
-      // What float32 cannot hold would train as infinity.
+      // A number beyond float32's range would be trained on as infinity.
       if (!Number.isFinite(Math.fround(value))) {
         throw new InputError(
-          `${source.name}, line ${line}, column ${column + 1}, is ${JSON.stringify(cell.slice(0, 40))}, which is not a finite number; correct or remove that line.`,
+          `${source.name}, line ${line}, column ${column + 1}, is ${JSON.stringify(cell.slice(0, 40))}, which ` +
+            'is not a finite number; correct or remove that line.',
         );
       }
       this.#values[this.#count++] = value;
@@ -122,8 +124,8 @@ function cellsOf(source: Source, line: Line, separator: string): string[] {
 }
 
 /**
- * The quoted cell that starts at `start`, undefined where none does, null where it does not close. A doubled mark
- * stands for one.
+ * The quoted cell that starts at `start`; undefined if there is none, null if it is not closed. A doubled quotation
+ * mark stands for one.
  */
 function quotedCell(text: string, start: number): { readonly cell: string; readonly end: number } | undefined | null {
   let open = start;
@@ -144,7 +146,8 @@ function labelIndexOf(
   if (labelColumn === undefined) return names.length - 1;
   if (!hasNames)
     throw new InputError(
-      `${source.name} has no line of column names, so the label column ${labelColumn} cannot be found; add one, or put the label last.`,
+      `${source.name} has no line of column names, so the label column ${labelColumn} cannot be found; add ` +
+        'one, or put the label last.',
     );
   const index = names.indexOf(labelColumn);
   if (index < 0)

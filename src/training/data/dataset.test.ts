@@ -36,7 +36,7 @@ const labelsOf = (dataset: Dataset): number[] =>
     ).labels,
   );
 
-test('gather copies the rows asked for, in that order, repeats included', () => {
+test('gather copies the requested rows in order, with repeats', () => {
   const { inputs, labels } = gather(counting(5), Uint32Array.of(3, 0, 3));
   assert.deepEqual(inputs, [tensor('float32', [3, 2], [30, 31, 0, 1, 30, 31])]);
   assert.deepEqual(labels, tensor('int64', [3], [3, 0, 3]));
@@ -122,7 +122,7 @@ test('rows without values are refused, however many', () => {
   );
 });
 
-test('a split is a partition in the file’s order, the same for the same seed, another for another', () => {
+test('a split is a partition in the file’s order, the same for the same seed, different for another', () => {
   fc.assert(
     fc.property(
       fc.integer({ min: 2, max: 60 }),
@@ -157,11 +157,12 @@ test('a subset of a subset names the rows of the file', () => {
   assert.throws(() => gather(inner, Uint32Array.of(2)), /sample 2 of 2/);
 });
 
-test('a label outside the classes is named with its row in the file', () => {
+test('a label outside the classes is reported with its row in the file', () => {
   const field = labelField(tensor('int32', [4, 1], [0, 9, 12, -1]), 'y.npy');
   const dataset = createDataset('d', [], field);
   const message = (label: number, row: number): string =>
-    `The label ${label} at row ${row} of y.npy is outside 0…9: the model has 10 outputs; correct the labels or take a model with more outputs.`;
+    `The label ${label} at row ${row} of y.npy is outside 0…9: the model has 10 outputs; correct the labels or ` +
+    'take a model with more outputs.';
   assert.throws(() => checkLabels(dataset, 10), new InputError(message(12, 2)));
   assert.throws(() => checkLabels(subset(dataset, Uint32Array.of(0, 3)), 10), new InputError(message(-1, 3)));
   checkLabels(subset(dataset, Uint32Array.of(0, 1)), 10);
@@ -207,7 +208,7 @@ test('a data set takes the names, types and shapes of the model it is bound to',
   assert.deepEqual(gather(bytes, Uint32Array.of(0)).inputs, [tensor('int64', [1, 1, 2, 2], [0, 51, 102, 255])]);
 });
 
-test('inputs are matched by name where all names agree, whatever their order', () => {
+test('inputs are matched by name if all names agree, whatever their order', () => {
   const pair = createDataset(
     'p',
     [inputField('b', tensor('float32', [1, 1], [2]), 'b'), inputField('a', tensor('float32', [1, 1], [1]), 'a')],
@@ -240,7 +241,8 @@ test('shapes that would scramble the data are refused', () => {
   assert.throws(
     () => bind(['N', 3, 2, 2]),
     new InputError(
-      "x has the shape [N, 2, 2, 3], but the model's input in takes [N, 3, 2, 2]; reshape the array or choose another model.",
+      "x has the shape [N, 2, 2, 3], but the model's input in takes [N, 3, 2, 2]; reshape the array or choose " +
+        'another model.',
     ),
   );
   assert.throws(() => bind(['N', 11]), InputError);

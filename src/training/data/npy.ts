@@ -43,7 +43,7 @@ interface Header {
   readonly shape: readonly number[];
 }
 
-/** Reads one array. The tensor is a view of the file's bytes where order and alignment allow. Throws InputError. */
+/** Reads one array. The tensor is a view of the file's bytes if order and alignment allow. Throws InputError. */
 export function readNpy(file: Source): Tensor {
   const source = plainSource(file);
   const { bytes } = source;
@@ -100,7 +100,7 @@ function headerRange(source: Source): { start: number; end: number } {
   return { start, end };
 }
 
-/** The header is a Python dict literal of three known keys; everything else is refused. */
+/** Parses the header, a Python dict literal of three known keys; everything else is refused. */
 function parseHeader(source: Source, start: number, end: number): Header {
   const text = new TextDecoder().decode(source.bytes.subarray(start, end));
   const literal = /^\s*\{(.*)\}\s*$/s.exec(text);
@@ -129,7 +129,8 @@ function parseType(source: Source, descr: string): { type: ElementType; bigEndia
   const type = match === null ? undefined : typesByCode.get(match[2] as string);
   if (match === null || type === undefined) {
     throw new InputError(
-      `${source.name} holds the NumPy dtype ${descr.slice(0, 60)}, which is not a number type; save it with .astype('float32') or an integer type.`,
+      `${source.name} holds the NumPy dtype ${descr.slice(0, 60)}, which is not a number type; save it with ` +
+        ".astype('float32') or an integer type.",
     );
   }
   return { type, bigEndian: match[1] === '>' };
@@ -152,7 +153,7 @@ function parseShape(source: Source, start: number, text: string): number[] {
   return dimensions;
 }
 
-/** Copies first-axis-fastest bytes into last-axis-fastest order. */
+/** Copies bytes from column-major to row-major order. */
 function toRowMajor(bytes: Uint8Array, shape: readonly number[], size: number): Uint8Array {
   const result = new Uint8Array(bytes.length);
   const strides: number[] = [];
@@ -166,7 +167,7 @@ function toRowMajor(bytes: Uint8Array, shape: readonly number[], size: number): 
   const count = elementCount(shape);
   for (let element = 0; element < count; element++) {
     for (let index = 0; index < size; index++) result[element * size + index] = bytes[from + index] as number;
-    // Advance the row-major position by one and `from` with it.
+    // Advance the row-major position by one, and `from` accordingly.
     for (let axis = shape.length - 1; axis >= 0; axis--) {
       const step = defined(strides[axis], 'stride');
       position[axis] = (position[axis] as number) + 1;

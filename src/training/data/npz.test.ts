@@ -59,7 +59,7 @@ test('all arrays but the labels are inputs, by name', () => {
   assert.equal(train.labels.source, 'f.npz (Labels)');
 });
 
-test('arrays among which no labels can be told are listed', () => {
+test('if no array can be identified as the labels, the arrays are listed', () => {
   const arrays = new Map([
     ['a', tensor('float32', [1], [0])],
     ['b', tensor('float32', [1], [0])],
@@ -67,13 +67,14 @@ test('arrays among which no labels can be told are listed', () => {
   assert.throws(
     () => datasetsFromArrays('f.npz', arrays),
     new InputError(
-      'f.npz holds the arrays a, b, of which none can be told to be the labels; name the arrays x and y, or x_train, y_train, x_test and y_test.',
+      'f.npz holds the arrays a, b, of which none can be told to be the labels; name the arrays x and y, or ' +
+        'x_train, y_train, x_test and y_test.',
     ),
   );
   assert.throws(() => datasetsFromArrays('f.npz', new Map()), /holds the arrays \(none\)/);
 });
 
-/** An archive of one entry whose directory says `claim` instead of the truth. */
+/** An archive with one entry whose directory contains `claim` instead of the true values. */
 function zip(
   contents: Uint8Array,
   claim: { method?: number; bytes?: number; crc?: number; name?: string; copies?: number } = {},
@@ -100,7 +101,7 @@ function zip(
   return Buffer.concat([local, name, packed, ...directory, end]);
 }
 
-test('names of arrays are shown on one line, and not all of many', () => {
+test('array names are shown on one line, and only some of many', () => {
   const array = tensor('float32', [1], [0]);
   const arrays = new Map(Array.from({ length: 500 }, (_, index) => [`${index}\n`, array]));
   assert.throws(

@@ -1,4 +1,4 @@
-// NumPy's .npz: a zip of .npy files. What the arrays mean is decided by datasetsFromArrays (arrays.ts).
+// NumPy's .npz: a zip of .npy files. datasetsFromArrays (arrays.ts) determines the arrays' meaning.
 
 import type { Tensor } from '../../graph/tensor.ts';
 import { readNpy } from './npy.ts';

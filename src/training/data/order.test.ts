@@ -12,7 +12,7 @@ const order = (sampleCount: number, batchSize: number, more: Partial<BatchOrder>
   ...more,
 });
 
-test('without shuffling, rounds walk through the file and begin again after each epoch', () => {
+test('without shuffling, rounds follow the file and restart after each epoch', () => {
   const plain = order(7, 3, { shuffle: false });
   assert.deepEqual(
     [0, 1, 2, 3].map((round) => [...batchIndices(plain, round)]),
@@ -29,7 +29,7 @@ test('without shuffling, rounds walk through the file and begin again after each
   );
 });
 
-test('the order of a seed is fixed for ever', () => {
+test('the order of a seed never changes', () => {
   assert.deepEqual(
     [0, 1, 2].map((round) => [...batchIndices(order(8, 4), round)]),
     [
@@ -40,7 +40,7 @@ test('the order of a seed is fixed for ever', () => {
   );
 });
 
-test('in each epoch each sample comes at most once, and only those of the incomplete batch not at all', () => {
+test('in each epoch each sample occurs at most once, and all but those of the incomplete batch do', () => {
   fc.assert(
     fc.property(
       fc.integer({ min: 1, max: 50 }),
@@ -70,7 +70,7 @@ test('in each epoch each sample comes at most once, and only those of the incomp
   );
 });
 
-test('a round is a pure function of seed, epoch and index: any order of asking, and a caller who writes to the answer, change nothing', () => {
+test('a round is a pure function of seed, epoch and index, in any order of calls, whatever a caller writes', () => {
   const batches = order(20, 4);
   const forward = Array.from({ length: 15 }, (_, round) => [...batchIndices(batches, round)]);
   batchIndices(batches, 7).fill(0);
@@ -95,7 +95,7 @@ test('a sample is equally likely anywhere in the epoch', () => {
   for (const count of counts) assert.ok(Math.abs(count - 500) < 110, counts.join());
 });
 
-test('a batch larger than the data, or none, is the user’s mistake', () => {
+test('a batch larger than the data, or empty, is a user error', () => {
   assert.throws(
     () => batchIndices(order(10, 11), 0),
     new InputError('The batch size 11 is larger than the data (10 samples); choose --batch 10 or less.'),

@@ -1,35 +1,36 @@
 // Which samples a round trains on: a pure function of (seed, epoch, index), the same on every device, so a worker needs
-// no sample list. An epoch is floor(sampleCount / batchSize) rounds; the samples that do not fill a last batch rest
-// until another epoch's order picks them.
+// no list of samples. An epoch is floor(sampleCount / batchSize) rounds; samples that do not fill a last batch are left
+// out until another epoch's order picks them.
 
 import { assert } from '../../assert.ts';
 import { InputError } from '../../errors.ts';
 import { createRandom, permutation } from '../../random.ts';
 
-/** How batches are drawn. Plain data: it travels with the program. */
+/** How batches are drawn. Plain data, sent with the program. */
 export interface BatchOrder {
   readonly sampleCount: number;
   /** Samples of one round, over all micro-batches and devices. */
   readonly batchSize: number;
   readonly seed: number;
-  /** A new order each epoch; false: the file's order. */
+  /** True: a new order each epoch; false: the file's order. */
   readonly shuffle: boolean;
 }
 
-/** Rounds in one epoch, at least 1. Throws InputError when a batch is larger than the data. */
+/** Rounds in one epoch, at least 1. Throws InputError if a batch is larger than the data. */
 export function roundsPerEpoch(order: BatchOrder): number {
   const { sampleCount, batchSize } = order;
   if (!Number.isInteger(batchSize) || batchSize < 1)
     throw new InputError(`The batch size is ${batchSize}; it must be an integer of at least 1.`);
   if (batchSize > sampleCount) {
     throw new InputError(
-      `The batch size ${batchSize} is larger than the data (${sampleCount} samples); choose --batch ${sampleCount} or less.`,
+      `The batch size ${batchSize} is larger than the data (${sampleCount} samples); choose --batch ` +
+        `${sampleCount} or less.`,
     );
   }
   return Math.floor(sampleCount / batchSize);
 }
 
-/** The epoch, from 0, that round `round`, from 0, belongs to. */
+/** The epoch (from 0) of a round (from 0). */
 export function epochOf(order: BatchOrder, round: number): number {
   return Math.floor(round / roundsPerEpoch(order));
 }
@@ -45,7 +46,7 @@ export function batchIndices(order: BatchOrder, round: number): Uint32Array {
   return epochOrder(order.sampleCount, order.seed, Math.floor(round / rounds)).slice(start, start + order.batchSize);
 }
 
-/** The last epoch's order, kept because the next round asks for it again. Only speed depends on it. */
+/** Cache of the last epoch's order, which the next round usually needs again. */
 let kept:
   | { readonly sampleCount: number; readonly seed: number; readonly epoch: number; readonly order: Uint32Array }
   | undefined;

@@ -1,6 +1,6 @@
-// What all file parsers share: bytes with the name of their file, the one form of "this file is damaged", and the
-// inflate function that the host passes in (node:zlib in storage/inflate.ts), so that parsing stays free of any
-// platform.
+// Shared by all file parsers: bytes with the name of their file, the common error for damaged files, and the type of
+// the inflate function that the host passes in (node:zlib in storage/node/inflate.ts), which keeps parsing independent
+// of the platform.
 
 import { InputError } from '../../errors.ts';
 
@@ -11,40 +11,40 @@ export interface Source {
 }
 
 /**
- * Decompresses `bytes`. Throws (anything) when they are damaged or when more than `maxBytes` would come out.
- * 'raw' is a bare deflate stream (zip), 'gzip' a .gz file.
+ * Decompresses `bytes`. Throws (anything) if they are damaged or more than `maxBytes` would result. 'raw' is a bare
+ * deflate stream (zip), 'gzip' a .gz file.
  */
 export type Inflate = (bytes: Uint8Array, format: 'raw' | 'gzip', maxBytes: number) => Uint8Array;
 
-/** Deflate cannot expand more than this (1,032 : 1), so a larger claim is refused before any allocation. */
+/** Deflate's largest expansion (1,032 : 1); a larger claim is refused before any allocation. */
 export const maxInflation = 1032;
 
-/** The error for a file that does not follow its format. */
+/** The error for a file that violates its format. */
 export function damaged(source: Source, format: string, offset: number, problem: string): InputError {
   return new InputError(
     `${source.name} is not a valid ${format} file: at byte ${offset} ${problem}; write or download it again.`,
   );
 }
 
-/** A name that stands in a file, for a message: on one line, and no megabyte of it. */
+/** A name from a file, for a message: on one line, and shortened. */
 export function shownName(name: string): string {
   const text = name.length > 100 ? `${name.slice(0, 100)}…` : name;
   return text.replace(/[\p{Cc}\u2028\u2029]/gu, '\ufffd');
 }
 
-/** The same source over a plain Uint8Array: a Node Buffer's `slice` would not copy. */
+/** The source over a plain Uint8Array: a Node Buffer's `slice` would not copy. */
 export function plainSource(source: Source): Source {
   const { bytes } = source;
   if (Object.getPrototypeOf(bytes) === Uint8Array.prototype) return source;
   return { name: source.name, bytes: new Uint8Array(bytes.buffer, bytes.byteOffset, bytes.byteLength) };
 }
 
-/** A little- and big-endian reader over the source's bytes. */
+/** A DataView over the bytes. */
 export function viewOf(bytes: Uint8Array): DataView {
   return new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
 }
 
-/** The product of dimensions, or undefined where it is not an exact integer any more. */
+/** The product of dimensions, or undefined if it is not an exact integer. */
 export function safeProduct(dimensions: readonly number[], factor: number): number | undefined {
   if (dimensions.includes(0)) return 0;
   let product = factor;
@@ -55,7 +55,7 @@ export function safeProduct(dimensions: readonly number[], factor: number): numb
   return product;
 }
 
-/** Reverses the bytes of each element: a new array. */
+/** A copy with the bytes of each element reversed. */
 export function swapBytes(bytes: Uint8Array, elementSize: number): Uint8Array {
   const swapped = new Uint8Array(bytes.length);
   for (let start = 0; start + elementSize <= bytes.length; start += elementSize) {
@@ -71,12 +71,12 @@ export function isGzip(bytes: Uint8Array): boolean {
   return bytes.length >= 2 && bytes[0] === 0x1f && bytes[1] === 0x8b;
 }
 
-/** The contents of a .gz file (its name without the suffix), or the source itself where it is not compressed. */
+/** The contents of a .gz file (its name without the suffix), or the source itself if it is not compressed. */
 export function gunzip(source: Source, inflate: Inflate): Source {
   const { name, bytes } = source;
   if (!isGzip(bytes)) return source;
   if (bytes.length < 18) throw damaged(source, 'gzip', bytes.length, `the file ends, and 18 bytes are the least`);
-  // The last four bytes are the contents' length: a limit known before inflating.
+  // The last four bytes are the contents' length: a limit before inflating.
   const length = viewOf(bytes).getUint32(bytes.length - 4, true);
   if (length > bytes.length * maxInflation)
     throw damaged(source, 'gzip', bytes.length - 4, `the length ${length} is impossible`);

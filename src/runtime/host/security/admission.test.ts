@@ -104,7 +104,7 @@ test('the authority is made once, in a file of mode 0600; open to others or dama
   await assert.rejects(loadAuthority(state), isInput(/is damaged: delete it to begin a new cluster/));
 });
 
-test('a device enrols with the code, joins with its certificate, and comes back without a code', async () => {
+test('a device enrols with the code, joins with its certificate, and joins again without a code', async () => {
   const served = await serve();
   assert.match(served.door.joinCode, /^([0-9A-Z]{4}-){9}[0-9A-Z]{4}$/);
   const store = createDeviceStore(join(folder, 'device'));
@@ -148,7 +148,7 @@ test('two devices that want one name get two; a name belongs to the key that has
   await served.server.close('over');
 });
 
-test('wrong, cut, expired and revoked codes, and codes of another cluster, are refused; the secret goes to nobody else', async () => {
+test('wrong, cut, expired, revoked and foreign codes are refused; the secret goes to nobody else', async () => {
   const served = await serve();
   const other = await serve({}, join(folder, 'other'));
   const { joinCode } = served.door;
@@ -175,7 +175,7 @@ test('wrong, cut, expired and revoked codes, and codes of another cluster, are r
   for (const { server } of [served, other]) await server.close('over');
 });
 
-test('without a certificate, with one of another authority, of another role or expired, nobody joins', async () => {
+test('nobody joins without a certificate, or with one of another authority or role, or an expired one', async () => {
   const served = await serve();
   const good = await enrolAt(served);
   const { ca, allowPartialTrustChain, checkServerIdentity } = good.tls;
@@ -236,7 +236,7 @@ test('a worker of the cluster does not pass for its coordinator', async () => {
   await served.server.close('over');
 });
 
-test('older TLS, plain WebSockets, browsers and other host names get nowhere', async () => {
+test('older TLS, plain WebSockets, browsers and other host names are refused', async () => {
   const served = await serve();
   const { port, url } = served.server;
   const old = connectTls({ host: '127.0.0.1', port, maxVersion: 'TLSv1.2', rejectUnauthorized: false });
@@ -245,7 +245,8 @@ test('older TLS, plain WebSockets, browsers and other host names get nowhere', a
   const answer = (headers: string): Promise<string> => {
     const socket = connectTls({ host: '127.0.0.1', port, rejectUnauthorized: false });
     const upgrade =
-      'Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==';
+      'Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n' +
+      'Sec-WebSocket-Key: MDEyMzQ1Njc4OWFiY2RlZg==';
     socket.write(`GET / HTTP/1.1\r\n${upgrade}\r\n${headers}\r\n\r\n`);
     return once(socket, 'data').then(([data]: unknown[]) => {
       socket.destroy();
@@ -317,7 +318,7 @@ test('workers link to each other with certificates, each to the one that the pla
   await served.server.close('over');
 });
 
-test('floods of 1,000 idle sockets and 300 broken handshakes cost the server less than 20 MB, and a good device gets in meanwhile', async () => {
+test('1,000 idle sockets and 300 broken handshakes take less than 20 MB, and a device still joins', async () => {
   const state = join(folder, 'flooded');
   const server = spawn(process.execPath, [
     '--expose-gc',
@@ -368,7 +369,7 @@ test('floods of 1,000 idle sockets and 300 broken handshakes cost the server les
   );
 });
 
-test('a certificate of which less than a third is left is renewed without a code, and the old one goes on where that fails', async () => {
+test('a certificate in its last third is renewed without a code; if that fails, the old one remains', async () => {
   const served = await serve();
   const day = 86_400_000;
   let nowMs = Date.now();
@@ -415,7 +416,7 @@ test('a certificate of which less than a third is left is renewed without a code
   for (const server of [stubborn, other.server]) await server.close('over');
 });
 
-test('codes and devices are listed, and taken back while a run is on', async () => {
+test('codes and devices are listed, and revoked during a run', async () => {
   const state = join(folder, 'registry');
   const served = await serve({}, state);
   const registry = createRegistry(state);

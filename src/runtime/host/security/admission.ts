@@ -1,6 +1,6 @@
 // The coordinator's door: who may enrol, and who may join. Over TLS a device shows the join code once and gets a
-// certificate; with it, it joins, now and for 30 days. Over plain links (this machine, or --insecure) the code is shown
-// at each joining.
+// certificate, with which it may join for 30 days. Over plain links (this machine, or --insecure) a device shows the
+// code each time.
 
 import { randomBytes, X509Certificate } from 'node:crypto';
 import { readFile } from 'node:fs/promises';
@@ -8,7 +8,13 @@ import type { Clock } from '../../../clock.ts';
 import { InputError, ProtocolError } from '../../../errors.ts';
 import { isLoopback } from '../../../transport/admission.ts';
 import type { Hello, Refused } from '../../../transport/handshake.ts';
-import { createJoinCodes, joinCodeBytes, joinCodeLifetimeMs, withKeyHash } from '../../../transport/join-code.ts';
+import {
+  createJoinCodes,
+  type JoinCodes,
+  joinCodeBytes,
+  joinCodeLifetimeMs,
+  withKeyHash,
+} from '../../../transport/join-code.ts';
 import { type Authority, checkPair, createIdentity } from '../../../transport/node/tls/authority.ts';
 import { deviceOf, keyHash } from '../../../transport/node/tls/identity.ts';
 import type { Accepted, TlsOptions } from '../../../transport/node/websocket.ts';
@@ -21,13 +27,13 @@ export interface DoorOptions {
   readonly host: string;
   /** Plain links beyond this machine. */
   readonly insecure: boolean;
-  /** Files of an own certificate and key (PEM), instead of one of the cluster's authority. */
+  /** Files of the user's own certificate and key (PEM), instead of one of the cluster's authority. */
   readonly tlsCert?: string;
   readonly tlsKey?: string;
   readonly clock: Clock;
   /** Default: stateFolder(). */
   readonly folder?: string;
-  /** The wall clock's milliseconds, for what is kept on disk. */
+  /** The wall clock's milliseconds, for the registry. */
   readonly now?: () => number;
 }
 
@@ -38,8 +44,8 @@ export interface Door {
   /** The code that a person gives to a device; valid for an hour. */
   readonly joinCode: string;
   /**
-   * Says what is wrong with a caller, or its name in this run. An enrolled device gets its certificate in the facts and
-   * joins with its next call.
+   * Refuses a caller, or gives it its name in this run. An enrolled device gets its certificate in the facts and joins
+   * with its next call.
    */
   admit(hello: Hello, certificate: X509Certificate | undefined, address?: string): Promise<Accepted | Refused>;
   /** Ends the code's validity; devices with a certificate stay. */
@@ -49,7 +55,7 @@ export interface Door {
 /** The name of every run's coordinator. */
 export const coordinatorName = 'coordinator';
 
-/** Whether links to this address are encrypted: all beyond this machine are, unless the user says otherwise. */
+/** True if links to this address are encrypted: all beyond this machine are, unless the user decides otherwise. */
 export function isEncrypted({ host, insecure, tlsCert }: Pick<DoorOptions, 'host' | 'insecure' | 'tlsCert'>): boolean {
   return tlsCert !== undefined || !(insecure || host === 'localhost' || isLoopback(host));
 }
@@ -60,30 +66,31 @@ export function isEncrypted({ host, insecure, tlsCert }: Pick<DoorOptions, 'host
  */
 export async function openDoor(options: DoorOptions): Promise<Door> {
   const codes = createJoinCodes({ clock: options.clock });
-  const secret = codes.issue(randomBytes(joinCodeBytes));
+  return isEncrypted(options) ? encryptedDoor(options, codes) : plainDoor(codes);
+}
+
+/** A door without certificates: callers show the code each time. */
+function plainDoor(codes: JoinCodes): Door {
   const names = new Names();
-  const wrong = (typed: string): Refused | undefined => {
-    const verdict = codes.check(typed);
-    if (verdict === 'valid') return undefined;
-    const reason =
-      verdict === 'expired'
-        ? 'the join code has expired: start a new run and use its code'
-        : 'the join code is wrong: use the one that asteroid train printed';
-    return { kind: 'refused', reason, retry: false };
+  return {
+    joinCode: codes.issue(randomBytes(joinCodeBytes)),
+    async admit(hello) {
+      if (hello.purpose !== 'worker') return refused('only workers join here');
+      return wrongCode(codes, hello.credential) ?? { kind: 'accepted', name: names.free(hello.name) };
+    },
+    async revoke() {
+      codes.revoke();
+    },
   };
-  const revoke = async (): Promise<void> => codes.revoke();
-  if (!isEncrypted(options)) {
-    const admit = async (hello: Hello): Promise<Accepted | Refused> =>
-      hello.purpose === 'worker'
-        ? (wrong(hello.credential) ?? { kind: 'accepted', name: names.free(hello.name) })
-        : refused('only workers join here');
-    return { joinCode: secret, admit, revoke };
-  }
-  const folder = options.folder ?? stateFolder();
+}
+
+async function encryptedDoor(options: DoorOptions, codes: JoinCodes): Promise<Door> {
+  const { folder = stateFolder(), now = Date.now } = options;
+  const names = new Names();
+  const secret = codes.issue(randomBytes(joinCodeBytes));
   const authority = await loadAuthority(folder);
   const registry = createRegistry(folder);
   const codeId = randomBytes(8).toString('hex');
-  const { now = Date.now } = options;
   await registry.noteCode({ id: codeId, madeAtMs: now(), expiresAtMs: now() + joinCodeLifetimeMs });
   const { certificate, key, pinned } = await serverCertificate(authority, options);
   return {
@@ -100,11 +107,11 @@ export async function openDoor(options: DoorOptions): Promise<Door> {
           : undefined;
       if (renewed === undefined) {
         if (!(await registry.isCodeOpen(codeId))) codes.revoke();
-        const refusal = wrong(hello.credential);
+        const refusal = wrongCode(codes, hello.credential);
         if (refusal !== undefined) return refusal;
       }
       const verdict = await enrol(authority, names, hello, renewed);
-      // Workers of this machine are made anew for each run, and nobody has to be told of them.
+      // Workers of this machine get new certificates in each run, of which nobody needs a list.
       if (verdict.kind === 'accepted' && !isLoopback(address))
         await registry.noteDevice(enrolledDevice(verdict, now()));
       return verdict;
@@ -114,6 +121,17 @@ export async function openDoor(options: DoorOptions): Promise<Door> {
       await registry.revokeCode(codeId);
     },
   };
+}
+
+/** The refusal of a code that is not valid. */
+function wrongCode(codes: JoinCodes, typed: string): Refused | undefined {
+  const verdict = codes.check(typed);
+  if (verdict === 'valid') return undefined;
+  return refused(
+    verdict === 'expired'
+      ? 'the join code has expired: start a new run and use its code'
+      : 'the join code is wrong: use the one that asteroid train printed',
+  );
 }
 
 function refused(reason: string): Refused {

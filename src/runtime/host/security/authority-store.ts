@@ -1,5 +1,5 @@
-// This user's cluster authority: made at the first start, kept in the state folder in one file that is the user's
-// alone.
+// This user's cluster authority: made at the first start, kept in the state folder in one file that only the user may
+// read.
 
 import { join } from 'node:path';
 import { InputError } from '../../../errors.ts';
@@ -11,14 +11,14 @@ import {
 } from '../../../transport/node/tls/authority.ts';
 import { readSecret, writeSecret } from './state-folder.ts';
 
-/** Where the authority's key and certificate lie, as PEM. */
+/** The file of the authority's key and certificate, as PEM. */
 export function authorityPath(folder: string): string {
   return join(folder, 'authority.pem');
 }
 
 /**
- * The cluster's authority, a new one where the folder has none. Throws InputError where its file is damaged or open to
- * others.
+ * The cluster's authority, a new one if the folder has none. Throws InputError if its file is damaged or others may
+ * read it.
  */
 export async function loadAuthority(folder: string, now: () => number = Date.now): Promise<Authority> {
   const path = authorityPath(folder);
@@ -26,7 +26,7 @@ export async function loadAuthority(folder: string, now: () => number = Date.now
   if (kept !== undefined) return openAuthority(parse(kept, path), now);
   const made = await createAuthorityMaterial(now());
   await writeSecret(path, made.key + made.certificate);
-  // Of two first starts at once the later one's file stands: both go on with it.
+  // Of two first starts at once the later file stays: both use it.
   return openAuthority(parse((await readSecret(path)) ?? '', path), now);
 }
 

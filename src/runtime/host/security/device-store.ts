@@ -1,5 +1,5 @@
-// What a device keeps of the clusters that it joined: its key and certificate, by the hash of the key that the
-// coordinator must show. With it, it comes back without a code for as long as the certificate is valid.
+// What a device keeps of each cluster that it joined: its key and certificate, by the hash of the key that the
+// coordinator must show. With them it joins without a code for as long as the certificate is valid.
 
 import { X509Certificate } from 'node:crypto';
 import { join } from 'node:path';
@@ -18,8 +18,8 @@ export interface Membership extends Identity {
 /** Keeps memberships. */
 export interface DeviceStore {
   /**
-   * That of the cluster whose coordinator has the key with this hash (SHA-256, hexadecimal); undefined where there is
-   * none that is still valid.
+   * The membership of the cluster whose coordinator has the key with this hash (SHA-256, hexadecimal); undefined if
+   * there is none, or it is not valid any more.
    */
   read(keyHash: string): Promise<Membership | undefined>;
   /** Whether less than a third of a certificate's time is left. */
@@ -37,7 +37,7 @@ const membershipSchema: z.ZodType<Membership> = z.object({
 });
 const minLeftMs = 3_600_000;
 
-/** The store in this user's state folder. `now` tells the wall clock's milliseconds. */
+/** The store in this user's state folder. `now`: the wall clock's milliseconds. */
 export function createDeviceStore(folder: string, now: () => number = Date.now): DeviceStore {
   const pathOf = (keyHash: string): string => join(folder, 'devices', `${keyHash.slice(0, 32)}.json`);
   return {

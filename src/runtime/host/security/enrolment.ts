@@ -1,6 +1,6 @@
-// A device's side of admission: it looks for the key that the join code (or an earlier visit) names in what the server
-// shows, trusts nothing else, and only then sends the code's secret with a certificate request. From there on both
-// sides show certificates.
+// A device's side of admission: it looks for the key that the join code (or an earlier enrolment) names among the
+// server's certificates, trusts nothing else, and only then sends the code's secret with a certificate request. After
+// that both sides show certificates.
 
 import { createPrivateKey, createPublicKey, X509Certificate } from 'node:crypto';
 import type { PeerCertificate } from 'node:tls';
@@ -18,16 +18,16 @@ import type { DeviceStore, Membership } from './device-store.ts';
 export interface EnrolmentOptions {
   /** wss://HOST:PORT of a coordinator. */
   readonly url: string;
-  /** How the device would like to be called. */
+  /** The name that the device asks for. */
   readonly name: string;
   /** Asked for when the device has no certificate of this cluster yet. */
   joinCode(): Promise<string>;
-  /** Where certificates of earlier visits are. Absent: nothing is kept. */
+  /** Keeps certificates of earlier enrolments. Absent: nothing is kept. */
   readonly store?: DeviceStore;
   readonly signal?: AbortSignal;
 }
 
-/** What a device needs to join: its certificate, and how it knows the coordinator. */
+/** What a device needs to join: its certificate, and how it recognizes the coordinator. */
 export interface Admission {
   readonly identity: Identity;
   readonly name: string;
@@ -37,7 +37,7 @@ export interface Admission {
 const issuedSchema = z.object({ certificate: z.string().max(4096), authority: z.string().max(4096) });
 
 /**
- * A certificate of the cluster at `url`: the one kept from an earlier visit, or a new one for the join code. Throws
+ * A certificate of the cluster at `url`: one kept from an earlier enrolment, or a new one for the join code. Throws
  * InputError and RunError.
  */
 export async function enrol(options: EnrolmentOptions): Promise<Admission> {
@@ -60,7 +60,8 @@ export async function enrol(options: EnrolmentOptions): Promise<Admission> {
   const pinned = shown.find((certificate) => matchesKeyHash(keyHash(certificate), parts));
   if (pinned === undefined) {
     throw new InputError(
-      `${options.url} does not have the key that the join code names: check the address and the code; if both are right, somebody else answers there`,
+      `${options.url} does not have the key that the join code names: check the address and the code; ` +
+        'if both are right, somebody else answers there',
     );
   }
   const membership = await request(options, parts.secret, coordinatorTls(pinned));
@@ -69,8 +70,8 @@ export async function enrol(options: EnrolmentOptions): Promise<Admission> {
 }
 
 /**
- * A new key and certificate for the old ones, over a link on which both sides have shown theirs. The old ones serve on
- * where that fails.
+ * A new key and certificate for the old ones, over a link on which both sides have shown theirs. If that fails, the old
+ * ones remain.
  */
 async function renewed(
   options: EnrolmentOptions,

@@ -1,6 +1,6 @@
-// What a cluster's owner can list and take back: the devices that have a certificate, and the join codes of runs that
-// are on. One small file each in the state folder, so that runs side by side do not write over each other. It holds no
-// secret: of a code only when it was made.
+// What a cluster's owner can list and revoke: devices that have a certificate, and join codes of current runs. Each is
+// a small file in the state folder, so that concurrent runs do not overwrite each other. It holds no secret: of a code
+// only its times.
 
 import { mkdir, readdir, rename, rm } from 'node:fs/promises';
 import { join } from 'node:path';
@@ -31,7 +31,7 @@ export interface Registry {
   noteCode(code: OpenCode): Promise<void>;
   devices(): Promise<readonly EnrolledDevice[]>;
   codes(): Promise<readonly OpenCode[]>;
-  /** From now on the device with this key is refused, in runs that are on too. */
+  /** From now on the device with this key is refused, in current runs too. */
   revokeDevice(key: string): Promise<void>;
   /** Forgets a code: nobody enrols with it any more. */
   revokeCode(id: string): Promise<void>;
@@ -53,7 +53,7 @@ const codeSchema: z.ZodType<OpenCode> = z.object({
   expiresAtMs: time,
 });
 
-/** The registry in a state folder. Its calls throw RunError where the folder cannot be read or written. */
+/** The registry in a state folder. Its calls throw RunError if the folder cannot be read or written. */
 export function createRegistry(folder: string): Registry {
   const [enrolled, revoked, codes] = ['enrolled', 'revoked', 'codes'].map((name) => join(folder, name)) as [
     string,
@@ -78,7 +78,7 @@ export function createRegistry(folder: string): Registry {
   };
 }
 
-/** What the files of a folder hold; damaged ones are left out. */
+/** The contents of a folder's files, without damaged ones. */
 async function readAll<T>(folder: string, schema: z.ZodType<T>): Promise<readonly T[]> {
   let names: readonly string[];
   try {
@@ -100,6 +100,6 @@ function jsonOf(text: string): unknown {
   try {
     return JSON.parse(text);
   } catch {
-    return undefined; // cut by a crash: as if it were not there
+    return undefined; // cut by a crash: counts as absent
   }
 }

@@ -1,5 +1,4 @@
-// The folder that keeps what this user's devices and clusters know of each other: keys, certificates. Files in it are
-// the user's alone.
+// The folder with the keys and certificates of this user's devices and clusters. Only the user may read its files.
 
 import { lstat, mkdir, open, readFile, rename, rm } from 'node:fs/promises';
 import { homedir } from 'node:os';
@@ -13,7 +12,7 @@ export function stateFolder(environment: Readonly<Record<string, string | undefi
   return join(xdg !== undefined && xdg !== '' ? xdg : join(homedir(), '.local', 'state'), 'asteroid');
 }
 
-/** A secret file's text; undefined where there is none. Throws InputError where others may read it. */
+/** A secret file's text; undefined if there is none. Throws InputError if others may read it. */
 export async function readSecret(path: string): Promise<string | undefined> {
   try {
     const { mode } = await lstat(path);

@@ -1,31 +1,33 @@
+// What a worker's process has worked: since the last call, and so far.
+
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { ProcessWork } from '../../engine/node/work-clock.ts';
-import { WorkReport } from './process-meters.ts';
+import { WorkReport } from './work-report.ts';
 
-/** A clock that says these, one after the other. */
+/** A clock that reads these values, one after the other. */
 function clockOf(...works: readonly ProcessWork[]): () => ProcessWork {
   const left = [...works];
   return () => left.shift() ?? assert.fail('asked too often');
 }
 
-test('a round tells what was done since the one before, and what of it the engine’s thread did not compute', () => {
+test('work since the last call, and of that what the engine’s thread did not compute', () => {
   const asked: (number | undefined)[] = [];
   const clock = clockOf({ processMs: 50, mainMs: 10, computeMs: 30 }, { processMs: 150, mainMs: 25, computeMs: 110 });
   let threadMs = 0;
-  const told = new WorkReport(
+  const report = new WorkReport(
     (ms) => {
       asked.push(ms);
       return clock();
     },
     { threadMs: () => (threadMs += 7) },
   );
-  assert.deepEqual(told.sinceLast(), { processMs: 50, linksMs: 20 });
-  assert.deepEqual(told.sinceLast(), { processMs: 100, linksMs: 20 });
+  assert.deepEqual(report.sinceLast(), { processMs: 50, linksMs: 20 });
+  assert.deepEqual(report.sinceLast(), { processMs: 100, linksMs: 20 });
   assert.deepEqual(asked, [7, 14]);
 });
 
-test('where the engine’s thread is not known the main thread counts, and nothing where neither is or no time passes', () => {
+test('without the engine’s thread the main thread counts; nothing without either, or if no time passes', () => {
   assert.deepEqual(new WorkReport(clockOf({ processMs: 50, mainMs: 10 }), {}).sinceLast(), {
     processMs: 50,
     linksMs: 10,
@@ -37,7 +39,7 @@ test('where the engine’s thread is not known the main thread counts, and nothi
   assert.deepEqual(late, { processMs: 50, linksMs: 0 }, 'two clocks are not one');
 });
 
-test('what was worked so far: by the main thread, which has the links (or else by the process), and by the process', () => {
+test('work so far: of the main thread (or else of the process), and of the process', () => {
   assert.equal(new WorkReport(clockOf({ processMs: 50, mainMs: 10 }), {}).mainMs(), 10);
   assert.equal(new WorkReport(clockOf({ processMs: 50 }), {}).mainMs(), 50);
   assert.equal(new WorkReport(undefined, {}).mainMs(), undefined);

@@ -1,101 +1,10 @@
-// Devices of one kind measure themselves alike, but for noise: what else their processors did for a moment, and where a
-// cache line fell. Together they know their times better than each alone, and a plan that finds them equal is the
-// simpler one.
+// What a device's links cost its processor and what they carry by themselves, from measurements in which processors at
+// both ends took part.
 
 import type { DeviceTimes } from '../../cluster/cluster.ts';
-import { mean, median } from '../../statistics.ts';
-import type { DeviceFacts } from '../coordinator/options.ts';
+import { knowsLinks, withLinkCosts } from '../../cluster/overhead.ts';
+import { mean, median, middle } from '../../statistics.ts';
 import type { LinkMeasurement } from '../protocol/messages.ts';
-
-/** A device's own measurement. */
-export interface Measured {
-  readonly name: string;
-  readonly facts: DeviceFacts;
-  readonly times: DeviceTimes;
-}
-
-/**
- * A device whose whole model takes so many times as long as its kind's median, or so many times less, is slower or
- * faster, not unlucky.
- */
-const leastDifference = 1.35;
-
-/**
- * By device, its times: those of one kind share an object that holds the middle of what they measured, layer by layer;
- * all others have their own.
- */
-export function timesByKind(devices: readonly Measured[]): ReadonlyMap<string, DeviceTimes> {
-  const found = new Map(devices.map(({ name, times }) => [name, times]));
-  const kinds = new Map<string, Measured[]>();
-  for (const device of devices) {
-    const kind = kindOf(device);
-    kinds.set(kind, [...(kinds.get(kind) ?? []), device]);
-  }
-  for (const alike of kinds.values()) {
-    const usualMs = middle(alike.map(totalMs));
-    const equal = alike.filter((device) => {
-      const ratio = totalMs(device) / usualMs;
-      return ratio < leastDifference && ratio > 1 / leastDifference;
-    });
-    if (equal.length < 2) continue;
-    const times = together(equal.map((device) => device.times));
-    for (const { name } of equal) found.set(name, times);
-  }
-  return found;
-}
-
-/**
- * The same for devices that nothing is known to tell apart. Where the processor is not known, the device is of no kind
- * but its own.
- */
-function kindOf({ name, facts }: Measured): string {
-  const { cpuModel, cores, cpuQuotaCores, engine } = facts;
-  return cpuModel === undefined
-    ? `the device ${name}`
-    : JSON.stringify([cpuModel, cores, cpuQuotaCores?.toFixed(3), engine]);
-}
-
-/** Forward and backward of the whole model at the largest size. */
-function totalMs({ times: { forwardMs, backwardMs } }: Measured): number {
-  return sum([...(forwardMs.at(-1) ?? []), ...(backwardMs.at(-1) ?? [])]);
-}
-
-type Table = readonly (readonly number[])[];
-
-/**
- * The middle of each entry, and of each row's sum: noise makes times longer, seldom shorter, and the middles of many
- * entries add up to less than devices take. Tables that not all have are left out.
- */
-function together(all: readonly DeviceTimes[]): DeviceTimes {
-  const table = (tables: readonly Table[]): Table =>
-    (tables[0] ?? []).map((row, size) => {
-      const middles = row.map((_, layer) => middle(tables.map((one) => one[size]?.[layer] ?? 0)));
-      const [expected, found] = [middle(tables.map((one) => sum(one[size] ?? []))), sum(middles)];
-      return found === 0 ? middles : middles.map((ms) => (ms * expected) / found);
-    });
-  const optional = (tables: readonly (Table | undefined)[]): Table | undefined => {
-    const present = tables.filter((one) => one !== undefined);
-    return present.length === tables.length ? table(present) : undefined;
-  };
-  const backwardInputMs = optional(all.map((times) => times.backwardInputMs));
-  const backwardWeightMs = optional(all.map((times) => times.backwardWeightMs));
-  const stepMs = optional(all.map((times) => times.stepMs));
-  const updateMs = optional(all.map((times) => times.updateMs && [times.updateMs]))?.[0];
-  const single = (key: 'callMs' | 'passMs'): Partial<DeviceTimes> => {
-    const ms = optional(all.map(({ [key]: value }) => (value === undefined ? undefined : [[value]])))?.[0]?.[0];
-    return ms === undefined ? {} : { [key]: ms };
-  };
-  return {
-    forwardMs: table(all.map(({ forwardMs }) => forwardMs)),
-    backwardMs: table(all.map(({ backwardMs }) => backwardMs)),
-    ...(backwardInputMs === undefined ? {} : { backwardInputMs }),
-    ...(backwardWeightMs === undefined ? {} : { backwardWeightMs }),
-    ...(stepMs === undefined ? {} : { stepMs }),
-    ...(updateMs === undefined ? {} : { updateMs }),
-    ...single('callMs'),
-    ...single('passMs'),
-  };
-}
 
 function note(into: Map<string, number[]>, device: string, ms: number | undefined): void {
   if (ms !== undefined) into.set(device, [...(into.get(device) ?? []), ms]);
@@ -202,13 +111,6 @@ export function wireMbps(
 }
 
 /**
- * What a frame costs besides its bytes, in passes: both wake the main thread, which does something short. Rounds of
- * devices of an eighth and a third of a core say 1.2 to 1.6 (bench/results/2026-11-27-reducing.md). Measured by small
- * frames after pauses, it was up to twice as much in one lab as in the next.
- */
-const passesPerFrame = 1.3;
-
-/**
  * The times with what links cost, but for those that say it already: training corrected them. Devices that share an
  * object share the middle of their costs. `costs`: see handlingByDevice; `reducing`: see reducingByTimes.
  */
@@ -219,30 +121,14 @@ export function withHandling(
 ): ReadonlyMap<string, DeviceTimes> {
   const sharers = new Map<DeviceTimes, number[]>();
   for (const [device, of] of times) {
-    const perMiB = of.handlingMsPerMiB === undefined ? costs.get(device) : undefined;
+    const perMiB = knowsLinks(of) ? undefined : costs.get(device);
     if (perMiB !== undefined) sharers.set(of, [...(sharers.get(of) ?? []), perMiB]);
   }
-  const withCosts = (of: DeviceTimes, perMiB: readonly number[]): DeviceTimes => {
-    const reducingMsPerMiB = reducing.get(of);
-    return {
-      ...of,
-      handlingMsPerMiB: middle(perMiB),
-      ...(reducingMsPerMiB === undefined ? {} : { reducingMsPerMiB }),
-      ...(of.passMs === undefined ? {} : { frameMs: passesPerFrame * of.passMs }),
-    };
-  };
-  const found = new Map([...sharers].map(([of, perMiB]) => [of, withCosts(of, perMiB)] as const));
+  const found = new Map(
+    [...sharers].map(([of, perMiB]) => [
+      of,
+      withLinkCosts(of, { transferMsPerMiB: middle(perMiB), reduceMsPerMiB: reducing.get(of) }),
+    ]),
+  );
   return new Map([...times].map(([device, of]) => [device, found.get(of) ?? of]));
-}
-
-function sum(values: readonly number[]): number {
-  return values.reduce((total, value) => total + value, 0);
-}
-
-/** The middle value, or the mean of the two in the middle. */
-function middle(values: readonly number[]): number {
-  const sorted = values.toSorted((a, b) => a - b);
-  const half = sorted.length >> 1;
-  const upper = sorted[half] ?? 0;
-  return sorted.length % 2 === 1 ? upper : (upper + (sorted[half - 1] ?? 0)) / 2;
 }

@@ -1,107 +1,13 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { DeviceTimes } from '../../cluster/cluster.ts';
-import type { DeviceFacts } from '../coordinator/options.ts';
 import type { LinkMeasurement } from '../protocol/messages.ts';
-import { handlingByDevice, type Measured, reducingByTimes, timesByKind, wireMbps, withHandling } from './kinds.ts';
+import { handlingByDevice, reducingByTimes, wireMbps, withHandling } from './link-costs.ts';
 
-const board: DeviceFacts = {
-  memoryMiB: 1024,
-  cores: 4,
-  engine: 'onnxruntime (1 thread)',
-  machine: 'm',
-  cpuModel: 'Cortex-A72',
-};
-
-/** A device of two layers, measured at two sizes; `noise` on the first layer. */
-function measured(
-  name: string,
-  noise: number,
-  facts: Partial<DeviceFacts> = {},
-  more: Partial<DeviceTimes> = {},
-): Measured {
-  const rows = (ms: number): number[][] => [
-    [ms + noise, ms],
-    [2 * ms + noise, 2 * ms],
-  ];
-  return {
-    name,
-    facts: { ...board, ...facts },
-    times: { forwardMs: rows(10), backwardMs: rows(20), updateMs: [1 + noise, 1], ...more },
-  };
+/** Some device's times; an object of its own for each. */
+function timesOf(ms: number): DeviceTimes {
+  return { forwardMs: [[ms]], backwardMs: [[2 * ms]] };
 }
-
-test('devices of one kind share the middle of what they measured, layer by layer', () => {
-  const found = timesByKind([measured('a', 0), measured('b', 6), measured('c', 1)]);
-  assert.deepEqual(found.get('a'), measured('', 1).times);
-  assert.equal(found.get('a'), found.get('b'));
-  assert.equal(found.get('a'), found.get('c'));
-  assert.deepEqual(
-    timesByKind([measured('a', 0), measured('b', 6)]).get('a'),
-    measured('', 3).times,
-    'of two, the mean',
-  );
-});
-
-test('together layers take what the middle device takes, whichever of its layers noise made longer', () => {
-  const rows = (first: number, second: number, third: number): DeviceTimes => ({
-    forwardMs: [[first, second, third]],
-    backwardMs: [[1, 1, 1]],
-    callMs: third / 10,
-    passMs: first / 10,
-  });
-  const devices = [rows(16, 10, 10), rows(10, 16, 10), rows(10, 10, 19)].map((times, index) => ({
-    name: `${index}`,
-    facts: board,
-    times,
-  }));
-  const found = timesByKind(devices).get('0');
-  // The middles are 10 each, the sums 36, 36 and 39.
-  assert.deepEqual(found, { forwardMs: [[12, 12, 12]], backwardMs: [[1, 1, 1]], callMs: 1, passMs: 1 });
-});
-
-test('another processor, quota or engine is another kind, and so is a device of which no processor is known', () => {
-  const { cpuModel: _, ...unknown } = board;
-  const devices = [
-    measured('a', 0),
-    measured('b', 1, { cpuModel: 'Cortex-A76' }),
-    measured('c', 2, { cpuQuotaCores: 0.5 }),
-    measured('d', 3, { engine: 'reference' }),
-    { ...measured('e', 4), facts: unknown },
-    { ...measured('f', 5), facts: unknown },
-  ];
-  const found = timesByKind(devices);
-  for (const { name, times } of devices) assert.equal(found.get(name), times, name);
-});
-
-test('a device of the kind that is slower than noise makes it keeps its own times, and leaves the others theirs', () => {
-  const slow = measured(
-    'slow',
-    0,
-    {},
-    {
-      backwardMs: [
-        [40, 40],
-        [80, 80],
-      ],
-    },
-  );
-  const found = timesByKind([measured('a', 0), slow, measured('b', 2)]);
-  assert.equal(found.get('slow'), slow.times);
-  assert.deepEqual(found.get('a'), measured('', 1).times);
-});
-
-test('a table that one of them does not have is left out', () => {
-  const stepMs = [
-    [30, 30],
-    [60, 60],
-  ];
-  assert.equal(timesByKind([measured('a', 0, {}, { stepMs }), measured('b', 0)]).get('a')?.stepMs, undefined);
-  assert.deepEqual(
-    timesByKind([measured('a', 0, {}, { stepMs }), measured('b', 0, {}, { stepMs })]).get('a')?.stepMs,
-    stepMs,
-  );
-});
 
 test('what links cost a device is the least of what it sent with, and of what it received with, half each', () => {
   const link = (peer: string, sendingMsPerMiB: number, receivingMsPerMiB: number) => ({
@@ -120,8 +26,8 @@ test('what links cost a device is the least of what it sent with, and of what it
   assert.deepEqual(Object.fromEntries(costs), { a: 2, b: (6 + 10) / 2, c: 20 });
 });
 
-test('what an AllReduce costs devices of a kind is the median of what their own links cost, sent and received half each', () => {
-  const [kind, other] = [measured('a', 0).times, measured('e', 1).times];
+test('what an AllReduce costs devices of a class is the median of their own links, sent and received half each', () => {
+  const [kind, other] = [timesOf(1), timesOf(2)];
   const times = new Map([...['a', 'b', 'c', 'd'].map((name) => [name, kind] as const), ['e', other] as const]);
   const link = (peer: string, sendingMsPerMiB: number, receivingMsPerMiB: number) => ({
     ...{ peer, bandwidthMbps: 1, latencyMs: 0, sendingMsPerMiB, receivingMsPerMiB },
@@ -150,7 +56,7 @@ test('what an AllReduce costs devices of a kind is the median of what their own 
   assert.equal(reducingByTimes(silent, times).size, 0);
 });
 
-test('a link that a processor held up is taken for as fast as that processor usually is, one that was slow itself for what it carried', () => {
+test('a link that a processor held up counts as fast as that processor usually is, a slow one as it was measured', () => {
   const costs = new Map([
     ['a', 10],
     ['b', 20],
@@ -180,7 +86,7 @@ test('a link that a processor held up is taken for as fast as that processor usu
   assert.equal(mbpsOf(link(80, 10, 99), costs, [slow]), 99, 'no slower than it was');
 });
 
-test('links that carried the same were held up by no processor, whatever it did beside', () => {
+test('links that carried the same were held up by no processor, whatever else it did', () => {
   // Four devices of a third of a core, links of 100 Mbps: the small ones seemed to work all the time.
   const link = (peer: string, bandwidthMbps: number, ms: number): LinkMeasurement => {
     return { peer, bandwidthMbps, latencyMs: 1, sendingMsPerMiB: ms, receivingMsPerMiB: ms };
@@ -205,7 +111,7 @@ test('links that carried the same were held up by no processor, whatever it did 
 });
 
 test('devices that share their times share what links cost them', () => {
-  const [kind, other, third] = [measured('a', 0).times, measured('c', 1).times, measured('d', 2).times];
+  const [kind, other, third] = [timesOf(1), timesOf(2), timesOf(3)];
   const times = new Map([
     ['a', kind],
     ['b', kind],

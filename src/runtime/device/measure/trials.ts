@@ -1,0 +1,124 @@
+// Times stages of the model on this device: together in turn where all of them fit, else one after the other.
+
+import type { Engine } from '../../../engine/engine.ts';
+import type { ProcessClock } from '../../../engine/node/work-clock.ts';
+import { type CutTensor, type LayerSequence, parameterBytes } from '../../../graph/layers.ts';
+import { optimizerStateCount, type TrainingSpec } from '../../protocol/training-spec.ts';
+import type { LeastKept } from '../recomputation.ts';
+import { type Range, sum } from './parts.ts';
+import {
+  createStageTrial,
+  type Span,
+  type StageTrial,
+  type TrialTimes,
+  timeInTurn,
+  timeMicroBatches,
+} from './stage-trial.ts';
+
+/** The time of one layer compiled alone. */
+export interface LayerTrial {
+  readonly forwardMs: number;
+  readonly backwardMs: number;
+  /** A pass that gives the input gradients alone, and one that gives those of the weights, of the backward pass. */
+  readonly inputPart: number;
+  readonly weightPart: number;
+  /** Kept for the backward pass, for the whole batch. */
+  readonly savedBytes: number;
+  /** Where all that can be is computed again. */
+  readonly least?: LeastKept | undefined;
+}
+
+/** What is measured, and with what. */
+export interface TrialRequest {
+  readonly engine: Engine;
+  readonly sequence: LayerSequence;
+  readonly batchSize: number;
+  readonly alone: readonly LayerTrial[];
+  readonly training: TrainingSpec;
+  readonly label: CutTensor;
+  readonly memoryBytes?: number | undefined;
+  /** What this process has done; default: not known. */
+  readonly processWork?: ProcessClock | undefined;
+  /** Spans over which times are means, see `timeMicroBatches`. */
+  readonly span: Span;
+}
+
+/** Of the device's memory, for a stage under trial. */
+const memoryPart = 0.8;
+
+/** Forward and backward as one graph, as two, or the backward as two of its own. */
+export type Passes = 'step' | 'apart' | 'split';
+
+/** A stage, and how it computes. */
+export type Stage = readonly [layers: Range, passes: Passes];
+
+export function inPasses(ranges: readonly Range[], passes: Passes): readonly Stage[] {
+  return ranges.map((range) => [range, passes]);
+}
+
+/** Stages in turn where all of them fit together, else one after the other. Undefined is what does not fit. */
+export async function timeStages(
+  request: TrialRequest,
+  stages: readonly Stage[],
+): Promise<readonly (TrialTimes | undefined)[]> {
+  const together = await timeTogether(request, stages);
+  if (together.length > 0) return together;
+  return inTurn(stages, ([range, passes]) =>
+    withTrial(request, range, passes, (trial) => timeMicroBatches(trial, request.span)),
+  );
+}
+
+/** Times stages in turn. Empty where not all of them fit together. */
+export async function timeTogether(request: TrialRequest, stages: readonly Stage[]): Promise<readonly TrialTimes[]> {
+  const ranges = stages.map(([range]) => range);
+  if (!fits(request, ranges)) return [];
+  const trials: StageTrial[] = [];
+  try {
+    for (const [range, passes] of stages) trials.push(await createTrial(request, range, passes));
+    return await timeInTurn(trials, request.span);
+  } finally {
+    for (const trial of trials) trial.release();
+  }
+}
+
+export async function withTrial<T>(
+  request: TrialRequest,
+  layers: Range,
+  passes: Passes,
+  use: (trial: StageTrial) => Promise<T>,
+): Promise<T | undefined> {
+  if (!fits(request, [layers])) return undefined;
+  const trial = await createTrial(request, layers, passes);
+  try {
+    return await use(trial);
+  } finally {
+    trial.release();
+  }
+}
+
+function createTrial(request: TrialRequest, layers: Range, passes: Passes): Promise<StageTrial> {
+  const { engine, sequence, batchSize, training, label, processWork } = request;
+  const common = { sequence, layers, sampleCount: batchSize, microBatchSize: batchSize, training, label };
+  const how = { splitBackward: passes === 'split', immediateBackward: passes === 'step' };
+  return createStageTrial(engine, { ...common, ...how }, processWork);
+}
+
+/**
+ * Weights, gradients, their sum, optimizer state, and what is kept, which is there twice while it is copied out; of all
+ * these stages at once.
+ */
+function fits({ sequence, alone, training, memoryBytes }: TrialRequest, ranges: readonly Range[]): boolean {
+  if (memoryBytes === undefined) return true;
+  const bytes = ranges.map(([first, end]) => {
+    const weightBytes = sum(sequence.layers.slice(first, end).map((layer) => parameterBytes(sequence, layer)));
+    const savedBytes = sum(alone.slice(first, end).map((layer) => layer.savedBytes));
+    return (3 + optimizerStateCount(training)) * weightBytes + 2 * savedBytes;
+  });
+  return sum(bytes) <= memoryPart * memoryBytes;
+}
+
+async function inTurn<T, R>(items: readonly T[], use: (item: T) => Promise<R>): Promise<readonly R[]> {
+  const results: R[] = [];
+  for (const item of items) results.push(await use(item));
+  return results;
+}

@@ -1,0 +1,35 @@
+// What a device is, in its own words: a worker says it once, when it joins.
+
+import { z } from 'zod';
+
+/** What a worker says of its device when it joins. */
+export interface DeviceFacts {
+  readonly memoryMiB: number;
+  readonly cores: number;
+  readonly engine: string;
+  /** Devices with the same machine share its memory. */
+  readonly machine: string;
+  readonly cpuModel?: string;
+  readonly cpuQuotaCores?: number;
+  readonly batteryPercent?: number;
+  readonly isDischarging?: boolean;
+  readonly temperatureC?: number;
+  /**
+   * Processes of its control group that its system had killed for want of memory, when the device's own process began.
+   */
+  readonly oomKillCount?: number;
+}
+
+/** As they come over a link. */
+export const factsSchema: z.ZodType<DeviceFacts> = z.object({
+  memoryMiB: z.number().int().positive().max(1e9),
+  cores: z.number().int().positive().max(1e5),
+  engine: z.string().max(200),
+  machine: z.string().max(200),
+  cpuModel: z.string().max(200).exactOptional(),
+  cpuQuotaCores: z.number().positive().max(1e5).exactOptional(),
+  batteryPercent: z.number().min(0).max(100).exactOptional(),
+  isDischarging: z.boolean().exactOptional(),
+  temperatureC: z.number().min(-100).max(200).exactOptional(),
+  oomKillCount: z.number().int().min(0).max(1e9).exactOptional(),
+});

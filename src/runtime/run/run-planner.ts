@@ -1,0 +1,158 @@
+// The planner of one run: it turns the run's settings, and what devices and links have shown since, into questions to
+// the planner, and checks each plan before it may run. Searches run in slices, so that the event loop goes on.
+
+import type { Clock } from '../../clock.ts';
+import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
+import { InputError } from '../../errors.ts';
+import { checkGrains, planInSamples, profileInGrains } from '../../planner/grains.ts';
+import { remaining } from '../../planner/replan/survivors.ts';
+import { atLeisure, type Steps } from '../../planner/steps.ts';
+import { checkProgram } from '../../schedule/check.ts';
+import { program } from '../../schedule/generate.ts';
+import { withLinks } from '../knowledge/link-watch.ts';
+import type { PlanWish } from '../knowledge/planning-options.ts';
+import type { LinkChange, Observer, RunEvent } from '../protocol/events.ts';
+import { optimizerStateCount } from '../protocol/training-spec.ts';
+import { choosePlanSteps } from './choose-plan.ts';
+import { withForwardOnly } from './fine-tuning.ts';
+import { checkPlanMemory } from './plan-memory.ts';
+import { checkPlanFits, type PreparedRun } from './prepare.ts';
+import { autoSchedule } from './settings.ts';
+
+/** A search that is not over by then gives the best that it has found. */
+const longestPlanningMs = 45_000;
+
+/** The limit before the first round, for which all devices wait. */
+const firstPlanningMs = 15_000;
+
+/** The limit while devices wait in the middle of a run. The plan may be improved at leisure. */
+const urgentPlanningMs = 5_000;
+
+/** Plans for one run, from its settings. */
+export class RunPlanner {
+  readonly #prepared: PreparedRun;
+  readonly #environment: { readonly clock: Clock; readonly observe: Observer };
+  /** By device: what may still be used of its memory, whatever a given cluster says. */
+  readonly #loweredMiB = new Map<string, number>();
+  /** By pair of devices: links that were found slow, or fast again. */
+  readonly #linkChanges = new Map<string, LinkChange>();
+
+  constructor(prepared: PreparedRun, environment: { readonly clock: Clock; readonly observe: Observer }) {
+    this.#prepared = prepared;
+    this.#environment = environment;
+  }
+
+  /** Notes what an event of the run says of devices and links. */
+  observed(event: RunEvent): void {
+    if (event.kind === 'drift')
+      for (const change of event.links) this.#linkChanges.set([...change.between].sort().join(' '), change);
+    if (event.kind === 'memory-lowered') this.#loweredMiB.set(event.device, event.toMiB);
+  }
+
+  /** The first plan; undefined when `isOver` says that nobody wants it any more. InputError: nothing fits. */
+  async first(profile: Profile, measured: Cluster, isOver: () => boolean): Promise<Plan | undefined> {
+    const cluster = this.#given(measured);
+    const { clock } = this.#environment;
+    const startMs = clock.now();
+    const plan = await atLeisure(this.#planSteps(profile, cluster, firstPlanningMs), clock, isOver);
+    return plan && this.used(plan, clock.now() - startMs);
+  }
+
+  /**
+   * A plan for other devices than those that the run began with: with the same micro-batches, over which batches are
+   * normalized, unless nothing fits with these and devices wait for it.
+   */
+  async again(profile: Profile, measured: Cluster, { from, isUrgent, isOver }: PlanWish): Promise<Plan | undefined> {
+    const given = this.#given(measured);
+    const { clock, observe } = this.#environment;
+    const cluster = remaining(
+      given,
+      given.devices.flatMap(({ name }) => (measured.devices.some((device) => device.name === name) ? [] : [name])),
+    );
+    const find = async (microBatchSize?: number): Promise<Plan | undefined> => {
+      const steps = this.#planSteps(profile, cluster, isUrgent ? urgentPlanningMs : longestPlanningMs, microBatchSize);
+      const found = await atLeisure(steps, clock, isOver);
+      return found && this.#checked(found);
+    };
+    try {
+      return await find(from.microBatchSize);
+    } catch (error) {
+      if (!(error instanceof InputError) || !isUrgent) throw error;
+      const plan = await find();
+      if (plan !== undefined && this.#prepared.subject.sequence.layers.some(({ batchDependent }) => batchDependent)) {
+        const message = `The devices left have no memory for micro-batches of ${from.microBatchSize} samples: from now on, batches are normalized over ${plan.microBatchSize}.`;
+        observe({ kind: 'warning', message });
+      }
+      return plan;
+    }
+  }
+
+  /** Throws InputError if the devices cannot hold what a given plan asks of them. */
+  checkGiven(given: Plan, measured: Cluster): void {
+    checkPlanMemory(given, this.#given(measured), this.#prepared.subject);
+  }
+
+  /** The plan that the run begins with, checked and announced. */
+  used(found: Plan, planningMs: number): Plan {
+    const plan = this.#checked(found);
+    const layerNames = this.#prepared.subject.sequence.layers.map((layer) => layer.name);
+    this.#environment.observe({ kind: 'plan', plan, planningMs, layerNames });
+    return plan;
+  }
+
+  /** Whether devices may compute activations again, where they have too little memory. */
+  get mayRecompute(): boolean {
+    const { recompute, strict } = this.#prepared.settings;
+    return recompute === 'auto' && !strict;
+  }
+
+  /**
+   * The cluster that the user describes, with no more memory and bandwidth than devices and links have shown; by
+   * default the measured one.
+   */
+  #given(measured: Cluster): Cluster {
+    const { cluster } = this.#prepared;
+    if (cluster === undefined) return measured;
+    const devices = cluster.devices.map((device) => ({
+      ...device,
+      memoryMiB: Math.min(device.memoryMiB, this.#loweredMiB.get(device.name) ?? device.memoryMiB),
+    }));
+    return withLinks({ ...cluster, devices }, [...this.#linkChanges.values()]);
+  }
+
+  *#planSteps(profile: Profile, cluster: Cluster, limitMs: number, microBatchSize?: number): Steps<Plan> {
+    const { settings, subject } = this.#prepared;
+    const { clock } = this.#environment;
+    const endMs = clock.now() + limitMs;
+    const microBatch = microBatchSize ?? settings.microBatch ?? subject.sequence.fixedBatch;
+    const { grain = 1 } = subject.training;
+    const found = yield* choosePlanSteps(
+      {
+        isTimeUp: () => clock.now() > endMs,
+        profile: grain === 1 ? profile : profileInGrains(profile, grain),
+        cluster,
+        batchSize: settings.batch / grain,
+        ...(settings.schedule === autoSchedule ? {} : { schedule: settings.schedule }),
+        planner: settings.planner,
+        compress: settings.compress,
+        optimizerState: optimizerStateCount(subject.training),
+        replicateBatchDependent: settings.replicateBatchNorm,
+        mayRecompute: this.mayRecompute,
+        ...(microBatch === undefined ? {} : { microBatchSize: microBatch / grain }),
+      },
+      settings.useAll,
+    );
+    return grain === 1 ? found : planInSamples(found, grain);
+  }
+
+  /** Every plan is checked before it runs, given ones too. */
+  #checked(found: Plan): Plan {
+    const { settings, subject } = this.#prepared;
+    const plan = withForwardOnly(found, subject.sequence);
+    const { grain } = subject.training;
+    checkPlanFits(plan, subject.sequence, settings);
+    if (grain !== undefined) checkGrains(plan, grain);
+    checkProgram(program(plan), plan);
+    return plan;
+  }
+}

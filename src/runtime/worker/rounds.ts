@@ -1,0 +1,112 @@
+// Rounds and commits on one device. A round is queued when its turn comes, and reported when it is computed; its update
+// stands when the coordinator commits the round. Updates may be `window` rounds ahead of the commits:
+//
+//   window 1  compute 0 ─ update 0, prepared 0 ─ compute 1 ── commit 0 ── update 1, prepared 1 ─ compute 2 …
+//   window 2  compute 0 ─ update 0, prepared 0 ─ compute 1 ─ update 1, prepared 1 ─ compute 2 ── commit 0 ── update 2 …
+//
+// Every state that may have to return is kept (Layout). With clipping the update needs the coordinator's scale: it is
+// made at the commit, and the next round begins after it, whatever the window.
+
+import { defined } from '../../assert.ts';
+import { ProtocolError } from '../../errors.ts';
+import { isUpdateImmediate } from '../../schedule/program.ts';
+import { isTraced, type RoundOutcome, runRound } from '../device/round.ts';
+import type { ToWorker } from '../protocol/messages.ts';
+import { Commits } from './commits.ts';
+import type { WorkerContext } from './context.ts';
+import { copyWhenCommitted, startDueCopy } from './copies.ts';
+import type { Statistics } from './measuring.ts';
+import type { Peers } from './peers.ts';
+import type { Session } from './session.ts';
+import type { WorkReport } from './work-report.ts';
+
+export interface RoundsOptions {
+  readonly peers: Pick<Peers, 'send' | 'rates'>;
+  readonly work: WorkReport;
+  readonly statistics: Statistics;
+  /** How many rounds may be updated before they have committed; at least 1. */
+  readonly window: number;
+}
+
+export class Rounds {
+  readonly #context: WorkerContext;
+  readonly #options: RoundsOptions;
+  /** Rounds that are queued and have not committed. */
+  readonly #commits = new Commits();
+
+  constructor(context: WorkerContext, options: RoundsOptions) {
+    this.#context = context;
+    this.#options = options;
+  }
+
+  /**
+   * Queues a round; resolves when the next one can begin. Without clipping the update is queued at once, and the next
+   * round behind it, while the sums are on their way and the coordinator decides.
+   */
+  async run({ round, learningRate, replicate }: ToWorker['round']): Promise<void> {
+    const context = this.#context;
+    const { peers, work, statistics, window } = this.#options;
+    const layout = context.running('round');
+    statistics.roundBegins();
+    // A round that was given up goes on in the background: it must not touch the next layout, its mail, or its reports.
+    const { session } = context;
+    const isClipped = defined(context.model, 'the model').message.training.clipNorm !== null;
+    const update = { learningRate, step: round + 1 };
+    const plannedUpdate = isClipped ? undefined : { ...update, gradientScale: 1 };
+    if (replicate) copyWhenCommitted(context, layout, round, peers);
+    const ahead = this.#commits.of(round - window);
+    if (isUpdateImmediate(layout.program)) await context.guard(layout.complete);
+    const { outcome } = await runRound(layout.program, layout.stage, round, {
+      clock: context.options.clock,
+      send: (to, frame, priority) => peers.send(to, { ...frame, epoch: session.epoch }, priority),
+      receive: (key) => session.mailbox.take(key),
+      failure: session.failure,
+      plannedUpdate,
+      nextUpdate: async () => {
+        await Promise.all([ahead, layout.complete]);
+        return plannedUpdate;
+      },
+      processWorkMs: () => work.processMs(),
+    }).catch((error: unknown) => context.waitForVerdict(error));
+    const committed = this.#commits.expect(round, (gradientScale) => {
+      if (isClipped) layout.stage.update({ ...update, gradientScale });
+    });
+    // Not waited for: the next round can begin. A failure ends the run.
+    this.#report(session, round, outcome).catch((error: unknown) => session.failure.fail(error));
+    if (isClipped) await context.guard(committed);
+    statistics.roundIsQueued();
+  }
+
+  /** Reports that the round is computed. */
+  async #report(session: Session, round: number, outcome: Promise<RoundOutcome>): Promise<void> {
+    const context = this.#context;
+    const { result, times } = await outcome.catch((error: unknown) => context.waitForVerdict(error));
+    if (session !== context.session) return;
+    const linkMbps = this.#options.peers.rates();
+    await context.send('prepared', {
+      ...result,
+      ...this.#options.work.sinceLast(),
+      ...(Object.keys(linkMbps).length === 0 ? {} : { linkMbps }),
+    });
+    if (isTraced(round)) await context.send('trace', { round, times });
+  }
+
+  /** A round holds on all devices: its update stands, and the state before it may go. Throws ProtocolError. */
+  committed({ round, gradientScale }: ToWorker['commit']): void {
+    const layout = this.#context.model?.layouts.current;
+    if (layout === undefined || !this.#commits.arrived(round, gradientScale))
+      throw new ProtocolError(`The coordinator committed round ${round}, which was not prepared.`);
+    layout.committed(round + 1);
+    startDueCopy(this.#context, layout, this.#options.peers);
+  }
+
+  /** Resolves when `round` has committed; undefined if it has already. */
+  commitOf(round: number): Promise<void> | undefined {
+    return this.#commits.of(round);
+  }
+
+  /** Another layout has been announced: rounds that have not committed are given up. */
+  forget(): void {
+    this.#commits.forget();
+  }
+}

@@ -1,0 +1,127 @@
+// The schedules: one row each. A plan names its schedule; whoever reads the plan looks the row up once (`scheduleOf`)
+// and asks the row. Pure. generate.ts makes Programs of them, check.ts proves what comes out.
+//
+//   1f1b, 2 stages, 4 micro-batches          gpipe, the same
+//   0 | F0 F1 F2 B0 F3 B1 B2 B3              0 | F0 F1 F2 F3 B0 B1 B2 B3
+//   1 | F0 B0 F1 B1 F2 B2 F3 B3              1 | F0 F1 F2 F3 B0 B1 B2 B3
+//
+// zb-h1 (Qi et al., "Zero Bubble Pipeline Parallelism", ZB-H1) is 1f1b with the backward cut in two: I gives the input
+// gradient, which goes on at once, W the weight gradient, which can wait. Each stage delays its W for as long as it
+// keeps no more micro-batches than stage 0 does under 1f1b, so that the last I, and with it the way back through the
+// pipeline, comes earlier, and W fills what was idle. The first stage, which owes nobody a gradient, runs both as one.
+//
+//   zb-h1, 2 stages, 4 micro-batches, K = 3, 3
+//   0 | F0 F1 F2 B0 F3 B1 B2 B3
+//   1 | F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3
+//
+// NAME-overlap is NAME with the last micro-batch's weight gradients computed in buckets of layers, the deepest first,
+// each reduced over its group while the next is computed.
+//
+// All run the backwards in the order of the micro-batches, so that gradients are always summed in the same order.
+
+import { InputError } from '../errors.ts';
+import type { PassKind } from './passes.ts';
+
+/** A computation of one micro-batch. */
+export interface Computation {
+  readonly kind: PassKind;
+  readonly microBatch: number;
+}
+
+/** How a stage runs its micro-batches. */
+export interface Pace {
+  /** Forwards before the first backward. */
+  readonly ahead: number;
+  /** By how many micro-batches a weight gradient follows its input gradient; undefined where they are one backward. */
+  readonly delay: number | undefined;
+}
+
+/** Of stage p of P with M micro-batches; never more than M. */
+type StageCount = (stage: number, stageCount: number, microBatchCount: number) => number;
+
+export interface Schedule {
+  readonly name: ScheduleName;
+  /** Forwards before the first backward where memory does not matter: what a stage needs to keep at least. */
+  readonly forwardsAhead: StageCount;
+  /**
+   * K_p, the most micro-batches that a stage keeps: 2(P − p) − 1 for 1f1b, M for gpipe; for zb-h1 the 2P − 1 of stage 0,
+   * of which a plan may give less, down to `forwardsAhead`.
+   */
+  readonly inFlight: StageCount;
+  /** Whether K_p is the schedule's alone; otherwise a plan may choose it. */
+  readonly isInFlightFixed: boolean;
+  /** Whether the backward is cut into input and weight gradients. */
+  readonly splitsBackward: boolean;
+  /** Whether gradients are reduced in buckets while others are computed. */
+  readonly overlapsAllReduce: boolean;
+  /** A stage's passes in one round, in order. */
+  readonly passes: (microBatchCount: number, pace: Pace) => Computation[];
+}
+
+/**
+ * `ahead` forwards, then one backward and one forward in turn, then the backwards that remain; with `ahead` = M this is
+ * gpipe. With a delay d, a backward is its input gradient and, before the next forward, the weight gradient of d
+ * micro-batches ago.
+ */
+export function inTurn(microBatchCount: number, { ahead: wanted, delay }: Pace): Computation[] {
+  const order: Computation[] = [];
+  const ahead = Math.min(wanted, microBatchCount);
+  for (let microBatch = 0; microBatch < ahead; microBatch++) order.push({ kind: 'forward', microBatch });
+  for (let microBatch = 0; microBatch < microBatchCount; microBatch++) {
+    order.push({ kind: delay === undefined ? 'backward' : 'backward-input', microBatch });
+    if (delay !== undefined && microBatch >= delay)
+      order.push({ kind: 'backward-weight', microBatch: microBatch - delay });
+    if (microBatch + ahead < microBatchCount) order.push({ kind: 'forward', microBatch: microBatch + ahead });
+  }
+  for (let microBatch = Math.max(0, microBatchCount - (delay ?? 0)); microBatch < microBatchCount; microBatch++)
+    order.push({ kind: 'backward-weight', microBatch });
+  return order;
+}
+
+const atMostAll =
+  (count: (stage: number, stageCount: number) => number): StageCount =>
+  (stage, stageCount, microBatchCount) =>
+    Math.min(microBatchCount, count(stage, stageCount));
+
+// K_p = 2(P − p) − 1 keeps the pipeline busy with the least memory (Asteroid §3.2, eq. 3).
+const oneForwardOneBackward: Omit<Schedule, 'name'> = {
+  forwardsAhead: atMostAll((stage, stageCount) => 2 * (stageCount - stage) - 1),
+  inFlight: atMostAll((stage, stageCount) => 2 * (stageCount - stage) - 1),
+  isInFlightFixed: false,
+  splitsBackward: false,
+  overlapsAllReduce: false,
+  passes: inTurn,
+};
+
+const allForwardsFirst: Omit<Schedule, 'name'> = {
+  ...oneForwardOneBackward,
+  forwardsAhead: (_stage, _stageCount, microBatchCount) => microBatchCount,
+  inFlight: (_stage, _stageCount, microBatchCount) => microBatchCount,
+  isInFlightFixed: true,
+};
+
+// ZB-H1: all stages keep as many micro-batches as the first.
+const zeroBubble: Omit<Schedule, 'name'> = {
+  ...oneForwardOneBackward,
+  inFlight: atMostAll((_stage, stageCount) => 2 * stageCount - 1),
+  splitsBackward: true,
+};
+
+/** The names of the schedules, as plans and options say them. */
+export const scheduleNames = ['1f1b', 'gpipe', 'zb-h1', '1f1b-overlap', 'zb-h1-overlap'] as const;
+
+export type ScheduleName = (typeof scheduleNames)[number];
+
+export const schedules: { readonly [Name in ScheduleName]: Schedule } = {
+  '1f1b': { name: '1f1b', ...oneForwardOneBackward },
+  gpipe: { name: 'gpipe', ...allForwardsFirst },
+  'zb-h1': { name: 'zb-h1', ...zeroBubble },
+  '1f1b-overlap': { name: '1f1b-overlap', ...oneForwardOneBackward, overlapsAllReduce: true },
+  'zb-h1-overlap': { name: 'zb-h1-overlap', ...zeroBubble, overlapsAllReduce: true },
+};
+
+/** The schedule of a name that came from a plan or a person. InputError for an unknown one. */
+export function scheduleOf(name: string): Schedule {
+  if (Object.hasOwn(schedules, name)) return schedules[name as ScheduleName];
+  throw new InputError(`There is no schedule "${name}"; use one of ${scheduleNames.join(', ')}.`);
+}

@@ -1,0 +1,127 @@
+// Programs as ticks of a stream: instructions of one tick belong to several rounds. Two stages of one device each, one
+// micro-batch a round, as FTPipeHD runs them: forward of round t + P − 1 − p beside backward of round t.
+//
+//   tick      −1    0        1        2
+//   a         F0    F1 B0    F2 B1    F3 B2
+//   b               F0 B0    F1 B1    F2 B2
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import type { PlanLayout } from '../cluster/cluster.ts';
+import { compile } from '../simulator/compile.ts';
+import { prepareGround } from '../simulator/ground.ts';
+import { checkProgram } from './check.ts';
+import { passes, payloads } from './passes.ts';
+import type { Instruction, Program } from './program.ts';
+import { programText } from './text.ts';
+import { unroll } from './unroll.ts';
+
+const plan: PlanLayout = {
+  planner: 'test',
+  schedule: '1f1b',
+  batchSize: 2,
+  microBatchSize: 2,
+  microBatchCount: 1,
+  stages: [
+    { layers: [0, 1], devices: ['a'], samples: [2], inFlight: 1 },
+    { layers: [1, 2], devices: ['b'], samples: [2], inFlight: 1 },
+  ],
+};
+
+/** One word of a text form of all samples: "F0+1", "?G0←b", "!A0+1→b", "U". */
+function instructionOf(word: string): Instruction {
+  const found = /^(?<sign>[?!]?)(?<letter>[A-Z])(?<at>\d*)(?<offset>\+\d+)?(?:[←→](?<end>\w+))?$/u.exec(word)?.groups;
+  const { sign, letter, at, offset, end = '' } = found ?? assert.fail(word);
+  const shared = { microBatch: Number(at), ...(offset === undefined ? {} : { round: Number(offset) }) };
+  const named = <Row extends { readonly letter: string }>(table: Readonly<Record<string, Row>>): string =>
+    Object.keys(table).find((name) => table[name]?.letter === letter) ?? assert.fail(word);
+  if (letter === 'U') return { kind: 'update', ...(offset === undefined ? {} : { round: Number(offset) }) };
+  if (sign === '') return { kind: named(passes), ...shared } as Instruction;
+  const piece = { payload: named(payloads), ...shared, samples: [0, 2] as const };
+  return (sign === '?' ? { kind: 'receive', ...piece, from: end } : { kind: 'send', ...piece, to: end }) as Instruction;
+}
+
+function tick(...lines: readonly string[]): Program {
+  const devices = lines.map((line, stage) => {
+    const [device = '', ...words] = line.split(' ');
+    const layers = [stage, stage + 1] as const;
+    const instructions = words.map(instructionOf);
+    return { device: device.replace(':', ''), stage, layers, samples: [0, 2] as const, instructions };
+  });
+  return { schedule: 'stream', microBatchSize: 2, microBatchCount: 1, stageCount: 2, devices };
+}
+
+const a = 'a: F0+1 !A0+1→b ?G0←b B0 U';
+const b = 'b: ?A0←a F0 B0 !G0→a U';
+
+test('an asynchronous tick passes the check, and its text is what it was written as', () => {
+  const program = tick(a, b);
+  checkProgram(program, plan);
+  assert.equal(programText(program, { transfers: true }), `${a}\n${b}`);
+  assert.equal(programText(program), 'a: F0+1 B0 U\nb: F0 B0 U');
+});
+
+test('a tick is written out over three rounds: it fills, runs and drains', () => {
+  const { roundCount, microBatchCount, devices } = unroll(tick(a, b));
+  assert.deepEqual([roundCount, microBatchCount], [3, 3]);
+  const computed = devices.map(({ instructions }) =>
+    instructions.flatMap((step) =>
+      'payload' in step || !('microBatch' in step) ? [] : [step.kind[0], step.microBatch],
+    ),
+  );
+  assert.deepEqual(computed[0]?.join(''), 'f0f1b0f2b1b2');
+  assert.deepEqual(computed[1]?.join(''), 'f0b0f1b1f2b2');
+});
+
+const mistakes: readonly (readonly [title: string, lines: readonly [string, string], message: RegExp])[] = [
+  [
+    'a forward without its offset',
+    ['a: F0 !A0+1→b ?G0←b B0 U', b],
+    /"a" \(stage 0\) sends the activation of micro-batch 0 of round 0 before it is computed/,
+  ],
+  [
+    'a backward a round before its gradient is awaited',
+    ['a: F0+1 !A0+1→b B0+1 ?G0←b U', b],
+    /"a" \(stage 0\) runs the backward of micro-batch 0 of round 0 without exactly its gradient pieces/,
+  ],
+  [
+    'a backward of a round whose forward comes later',
+    [a, 'b: ?A0←a B0+1 F0 !G0→a U'],
+    /"b" \(stage 1\) runs the backward of micro-batch 0 of round 0 before its forward/,
+  ],
+  [
+    'an update before its round has gradients',
+    ['a: F0+1 !A0+1→b U ?G0←b B0', b],
+    /"a" \(stage 0\) updates before the gradients of micro-batch 0 of round 0/,
+  ],
+  [
+    'an update of the wrong round',
+    ['a: F0+1 !A0+1→b ?G0←b B0 U+1', b],
+    /"a" \(stage 0\) updates before the gradients of micro-batch 0 of round 0/,
+  ],
+  [
+    'a stage that wants activations two rounds ahead of one that sends one ahead and then waits',
+    [a, 'b: ?A0+2←a F0+2 B0 !G0→a U'],
+    /"\w" \(stage \d\) waits for ever at \S+: the program has a cycle of waits/,
+  ],
+];
+
+for (const [title, lines, message] of mistakes)
+  test(`caught and named: ${title}`, () => assert.throws(() => checkProgram(tick(...lines), plan), message));
+
+test('a stage further ahead passes where the one before sends early enough', () => {
+  checkProgram(tick('a: F0+2 !A0+2→b ?G0←b B0 U', 'b: ?A0+1←a F0+1 B0 !G0→a U'), plan);
+});
+
+test('the simulator refuses a tick by name', () => {
+  const layers = ['x', 'y'].map((name) => ({ name, outputBytes: 1, weightBytes: 1, savedBytes: 1, flops: 1 }));
+  const devices = { any: { forwardMs: [[1, 1]], backwardMs: [[1, 1]] } };
+  const profile = { model: 'two', inputBytes: 1, labelBytes: 1, layers, batchSizes: [2], devices };
+  const cluster = {
+    devices: ['a', 'b'].map((name) => ({ name, kind: 'any', memoryMiB: 64 })),
+    links: { default: { bandwidthMbps: 100 } },
+  };
+  assert.throws(
+    () => compile(tick(a, b), plan, prepareGround(profile, cluster)),
+    /the simulator runs rounds, and this program is a tick of a stream/,
+  );
+});

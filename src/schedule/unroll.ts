@@ -1,0 +1,42 @@
+// A Program written out over rounds, as check.ts follows it: what each device does from the first tick to the last, the
+// instructions of one round told apart from those of another by a number for each micro-batch of the whole stretch.
+// Filling and draining come out by themselves: instructions for rounds that there are not are left out. Pure.
+
+import type { DeviceProgram, Instruction, Program } from './program.ts';
+
+/** A stretch of rounds of a Program. */
+export interface Unrolled {
+  readonly roundCount: number;
+  /** Micro-batches of all rounds: micro-batch m of round t has the number t · microBatchCount + m. */
+  readonly microBatchCount: number;
+  /** Their instructions; `microBatch` is the number above, `round` the round itself. */
+  readonly devices: readonly DeviceProgram[];
+}
+
+/**
+ * As many rounds as it takes to see each pair of rounds that meet in a tick, while the pipeline fills, runs and drains:
+ * one where all offsets are equal.
+ */
+export function unroll(program: Program): Unrolled {
+  const offsets = program.devices.flatMap(({ instructions }) => instructions.map(({ round = 0 }) => round));
+  const first = offsets.reduce((least, offset) => Math.min(least, offset), 0);
+  const last = offsets.reduce((most, offset) => Math.max(most, offset), 0);
+  const roundCount = last === first ? 1 : last - first + 2;
+  const { microBatchCount } = program;
+  const devices = program.devices.map((device) => {
+    if (roundCount === 1) return device;
+    const instructions: Instruction[] = [];
+    for (let tick = -last; tick < roundCount - first; tick++)
+      for (const step of device.instructions) {
+        const round = tick + (step.round ?? 0);
+        if (round < 0 || round >= roundCount) continue;
+        instructions.push(
+          'microBatch' in step
+            ? { ...step, round, microBatch: round * microBatchCount + step.microBatch }
+            : { ...step, round },
+        );
+      }
+    return { ...device, instructions };
+  });
+  return { roundCount, microBatchCount: roundCount * microBatchCount, devices };
+}

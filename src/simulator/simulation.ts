@@ -1,0 +1,35 @@
+// What a simulated round comes to: plain data.
+
+import type { ProgramEvent } from '../schedule/program.ts';
+
+export interface SimulatedDevice {
+  /** Time spent computing, and on what its passes sent and received. */
+  readonly busyMs: number;
+  /** The second part of it, where the profile says what bytes and passes cost. */
+  readonly handlingMs?: number;
+  /** What its AllReduces sent and received cost its processor; not in busyMs. Absent where they cost nothing. */
+  readonly reducingMs?: number;
+  /** 1 − busyMs / roundMs. */
+  readonly idleFraction: number;
+  /** Eq. 3 with the device's own share. */
+  readonly peakMemoryMiB: number;
+  /** powerW over the time spent computing; absent where the cluster does not give the device's power. */
+  readonly energyJ?: number;
+}
+
+export interface SimulatedLink {
+  readonly bytes: number;
+  /** Time for which messages occupied it. */
+  readonly busyMs: number;
+}
+
+export interface Simulation {
+  /** By start; empty when they were not asked for. */
+  readonly events: readonly ProgramEvent[];
+  readonly roundMs: number;
+  readonly samplesPerS: number;
+  /** Every device of the cluster, by name; one that the plan leaves out is idle. */
+  readonly devices: Readonly<Record<string, SimulatedDevice>>;
+  /** By "sender->receiver", where something was sent. */
+  readonly links: Readonly<Record<string, SimulatedLink>>;
+}
