@@ -1,12 +1,15 @@
-// Where the time of a training step goes, by operator, as ONNX Runtime's own profiler tells it, with the speed of what multiplies matrices. After `npm run build`:
-//   node bench/engine-operators.mjs --model resnet-50 --batch 8 [--threads 1] [--steps 4] [--shapes 8]
-// The step is that of bench/engine.mjs; the profiler costs some per cent. `--shapes N` lists the N products that take the most time.
+// Where the time of a training step goes, by operator, as ONNX Runtime's own profiler tells it, with the speed of what multiplies matrices:
+//   npm run bench -- engine-operators --model resnet-50 --batch 8 [--threads 1] [--steps 4] [--shapes 8]
+// The step is that of bench/engine.ts; the profiler costs some per cent. `--shapes N` lists the N products that take the most time.
 
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { parseArgs } from 'node:util';
+import type { InferenceSession } from 'onnxruntime-node';
 import { createOnnxRuntimeNodeEngine } from '../dist/engine/node/onnxruntime-node.js';
+import { sum } from './common/numbers.ts';
+import { tableHead, tableRow } from './common/table.ts';
 import { compileStageForBench } from './engine-stage.ts';
 
 const { values: options } = parseArgs({
@@ -18,18 +21,31 @@ const { values: options } = parseArgs({
     shapes: { type: 'string', default: '8' },
   },
 });
-const [batch, threadCount, steps] = [options.batch, options.threads, options.steps].map(Number);
+const [batch, threadCount, steps] = [Number(options.batch), Number(options.threads), Number(options.steps)];
 const products = new Set(['Conv', 'ConvTranspose', 'MatMul', 'FusedMatMul', 'Gemm', 'FusedGemm']);
 
+interface Kernel {
+  readonly cat: string;
+  readonly name: string;
+  /** Microseconds. */
+  readonly dur: number;
+  readonly args: {
+    readonly op_name: string;
+    readonly node_index: string;
+    readonly input_type_shape: readonly Readonly<Record<string, number[]>>[];
+    readonly output_type_shape: readonly Readonly<Record<string, number[]>>[];
+  };
+}
+
 const folder = mkdtempSync(join(tmpdir(), 'asteroid-operators-'));
-/** Those that are not released: compiling tries some. */
-const sessions = new Map();
+/** Sessions that are not released (compiling tries some), with the prefix of their files. */
+const sessions = new Map<InferenceSession, string>();
 const engine = await createOnnxRuntimeNodeEngine({ threadCount, load: profiled });
 const step = await compileStageForBench(options.model, batch, threadCount, engine);
 for (let index = 0; index < steps; index++) await step();
 for (const session of sessions.keys()) session.endProfiling();
 const names = readdirSync(folder).filter((file) => [...sessions.values()].some((prefix) => file.startsWith(prefix)));
-const events = names.flatMap((file) => JSON.parse(readFileSync(join(folder, file), 'utf8')));
+const events = names.flatMap((file) => JSON.parse(readFileSync(join(folder, file), 'utf8')) as Kernel[]);
 rmSync(folder, { recursive: true });
 report(kernelEvents(events));
 process.exit(0);
@@ -38,7 +54,7 @@ process.exit(0);
 async function profiled() {
   const runtime = await import('onnxruntime-node');
   let count = 0;
-  const create = async (model, sessionOptions) => {
+  const create = async (model: Uint8Array, sessionOptions?: InferenceSession.SessionOptions) => {
     const prefix = `session-${count++}-`;
     const session = await runtime.InferenceSession.create(model, {
       ...sessionOptions,
@@ -57,66 +73,68 @@ async function profiled() {
 }
 
 /** The kernels of all steps but the first, which finds no warm memory; each session's share of runs is dropped from its front. */
-function kernelEvents(all) {
+function kernelEvents(all: readonly Kernel[]): Kernel[] {
   const kernels = all.filter(({ cat, name }) => cat === 'Node' && name.endsWith('_kernel_time'));
-  const seen = new Map();
+  const seen = new Map<string, number>();
   return kernels.filter(({ name, args }) => {
     const key = `${name} ${args.node_index} ${JSON.stringify(args.output_type_shape)}`;
-    seen.set(key, (seen.get(key) ?? 0) + 1);
-    return seen.get(key) > 1;
+    const count = (seen.get(key) ?? 0) + 1;
+    seen.set(key, count);
+    return count > 1;
   });
 }
 
-function shapesOf(list) {
-  return list.map((each) => Object.values(each)[0]);
+function shapesOf(list: Kernel['args']['input_type_shape']): number[][] {
+  return list.map((each) => Object.values(each)[0] ?? []);
 }
 
-function size(shape) {
+function size(shape: readonly number[]): number {
   return shape.reduce((product, each) => product * each, 1);
 }
 
 /** Multiplications and additions; 0 for what is no product. */
-function flops({ args: { op_name: operator, input_type_shape: inputs, output_type_shape: outputs } }) {
+function flops({ args }: Kernel): number {
+  const { op_name: operator, input_type_shape: inputs, output_type_shape: outputs } = args;
   if (!products.has(operator)) return 0;
-  const [a, b] = shapesOf(inputs);
-  const [c] = shapesOf(outputs);
-  if (operator === 'Conv') return (2 * size(c) * size(b)) / b[0];
-  if (operator === 'ConvTranspose') return (2 * size(a) * size(b)) / b[0];
+  const [a = [], b = []] = shapesOf(inputs);
+  const [c = []] = shapesOf(outputs);
+  if (operator === 'Conv') return (2 * size(c) * size(b)) / (b[0] ?? 1);
+  if (operator === 'ConvTranspose') return (2 * size(a) * size(b)) / (b[0] ?? 1);
   return 2 * size(c) * Math.sqrt((size(a) * size(b)) / size(c) / size(b.slice(0, -2)));
 }
 
-function report(kernels) {
+function report(kernels: readonly Kernel[]): void {
+  const columns = ['kernels', 'ms', 'of all', 'GFLOPS'];
   const counted = Math.max(1, steps - 1);
-  const total = kernels.reduce((sum, { dur }) => sum + dur, 0) / counted;
-  const line = (name, group) => {
-    const us = group.reduce((sum, { dur }) => sum + dur, 0) / counted;
-    const work = group.reduce((sum, event) => sum + flops(event), 0) / counted;
+  const total = sum(kernels.map(({ dur }) => dur)) / counted;
+  const line = (name: string, group: readonly Kernel[]) => {
+    const us = sum(group.map(({ dur }) => dur)) / counted;
+    const work = sum(group.map(flops)) / counted;
     const cells = [
       name,
       (group.length / counted).toFixed(0),
       (us / 1000).toFixed(1),
       `${((100 * us) / total).toFixed(1)} %`,
     ];
-    return { us, text: `| ${[...cells, work === 0 ? '' : (work / us / 1000).toFixed(0)].join(' | ')} |` };
+    return { us, text: tableRow([...cells, work === 0 ? '' : (work / us / 1000).toFixed(0)]) };
   };
-  const grouped = (of, keyOf) => {
-    const groups = Map.groupBy === undefined ? groupsOf(of, keyOf) : Map.groupBy(of, keyOf);
-    return [...groups].map(([name, group]) => line(name, group)).sort((a, b) => b.us - a.us);
+  const grouped = (all: readonly Kernel[], keyOf: (kernel: Kernel) => string) => {
+    return [...groupsOf(all, keyOf)].map(([name, group]) => line(name, group)).sort((a, b) => b.us - a.us);
   };
   console.log(
     `${options.model}, batch ${batch}, threads ${threadCount}: ${(total / 1000).toFixed(0)} ms of kernels a step\n`,
   );
-  console.log('| operator | kernels | ms | of all | GFLOPS |\n| --- | --- | --- | --- | --- |');
+  console.log(tableHead(['operator', ...columns]));
   for (const { text } of grouped(kernels, ({ args }) => args.op_name).slice(0, 12)) console.log(text);
-  console.log('\n| product | kernels | ms | of all | GFLOPS |\n| --- | --- | --- | --- | --- |');
-  const shapes = ({ args }) =>
+  console.log(`\n${tableHead(['product', ...columns])}`);
+  const shapes = ({ args }: Kernel) =>
     `${args.op_name} ${[...shapesOf(args.input_type_shape).slice(0, 2), ...shapesOf(args.output_type_shape).slice(0, 1)].map((shape) => shape.join('x')).join(', ')}`;
   const heavy = kernels.filter(({ args }) => products.has(args.op_name));
   for (const { text } of grouped(heavy, shapes).slice(0, Number(options.shapes))) console.log(text);
 }
 
-function groupsOf(all, keyOf) {
-  const groups = new Map();
+function groupsOf(all: readonly Kernel[], keyOf: (kernel: Kernel) => string): Map<string, Kernel[]> {
+  const groups = new Map<string, Kernel[]>();
   for (const each of all) groups.set(keyOf(each), [...(groups.get(keyOf(each)) ?? []), each]);
   return groups;
 }

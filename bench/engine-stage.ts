@@ -1,17 +1,32 @@
 // A whole model as one stage on the compute thread, and its training step: what a worker does in a round with one micro-batch.
 
+import type { Engine } from '../dist/engine/engine.js';
 import { createComputeThread } from '../dist/engine/node/compute-thread.js';
 import { layers } from '../dist/graph/layers.js';
-import { buildModel } from '../dist/models/zoo.js';
+import { elementCount } from '../dist/graph/tensor.js';
+import { type BuiltModel, buildModel } from '../dist/models/zoo.js';
 import { createRandom } from '../dist/random.js';
 import { createStage } from '../dist/runtime/device/create-stage.js';
+import type { StageOptions } from '../dist/runtime/device/stage-graphs.js';
+
+export interface BenchStage extends BuiltModel {
+  readonly options: StageOptions;
+}
 
 /** A model of the zoo as one stage: its graph with weights, what `createStage` takes, and what it is fed with. */
-export function stageForBench(spec, batch, { initialize = true } = {}) {
-  const { graph, input, label } = buildModel(spec, { seed: 1, initialize });
-  const sequence = layers(graph);
-  const sgd = { kind: 'sgd', momentum: 0.9, nesterov: false, weightDecay: 0, beta1: 0.9, beta2: 0.999, epsilon: 1e-8 };
-  const options = {
+export function stageForBench(spec: string, batch: number, { initialize = true } = {}): BenchStage {
+  const model = buildModel(spec, { seed: 1, initialize });
+  const sequence = layers(model.graph);
+  const sgd = {
+    kind: 'sgd',
+    momentum: 0.9,
+    nesterov: false,
+    weightDecay: 0,
+    beta1: 0.9,
+    beta2: 0.999,
+    epsilon: 1e-8,
+  } as const;
+  const options: StageOptions = {
     sequence,
     layers: [0, sequence.layers.length],
     sampleCount: batch,
@@ -22,38 +37,48 @@ export function stageForBench(spec, batch, { initialize = true } = {}) {
     immediateBackward: true,
     immediateUpdate: true,
   };
-  return { graph, input, label, options };
+  return { ...model, options };
 }
 
-/** Resolves with a function that does one step and waits for its end, on the compute thread unless another engine is given. */
-export async function compileStageForBench(spec, batch, threadCount, given) {
-  const { graph, input, label, options } = stageForBench(spec, batch);
-  const engine = given ?? (await createComputeThread({ threadCount }));
-  const stage = await createStage(engine, options);
-  for (const role of ['parameter', 'buffer']) {
-    for (const name of graph[`${role}s`]) {
-      const { type, shape, data } = graph.initializers.get(name);
-      stage.load({ role, name, value: { type, shape, data: data.slice() } });
-    }
-  }
+/** Random inputs and labels of a batch. */
+function drawBatch({ input, label }: BuiltModel, batch: number) {
   const random = createRandom(2);
   const shape = [batch, ...input.shape];
-  const count = shape.reduce((a, b) => a * b, 1);
-  const draw = () =>
+  const length = elementCount(shape);
+  const labels = BigInt64Array.from({ length: batch }, () => BigInt(random.integer(label.classCount)));
+  const data =
     input.type === 'int64'
-      ? BigInt64Array.from({ length: count }, () => BigInt(random.integer(input.valueCount)))
-      : Float32Array.from({ length: count }, () => random.normal());
-  const labels = Array.from({ length: batch }, () => BigInt(random.integer(label.classCount)));
-  const data = draw();
+      ? BigInt64Array.from({ length }, () => BigInt(random.integer(input.valueCount ?? 2)))
+      : Float32Array.from({ length }, () => random.normal());
+  return { shape, data, labels };
+}
+
+/**
+ * Resolves with a function that does one step and waits for its end, on the compute thread unless another engine is given.
+ */
+export async function compileStageForBench(
+  spec: string,
+  batch: number,
+  threadCount: number,
+  given?: Engine,
+): Promise<() => Promise<void>> {
+  const model = stageForBench(spec, batch);
+  const { graph, input } = model;
+  const engine = given ?? (await createComputeThread({ threadCount }));
+  const stage = await createStage(engine, model.options);
+  for (const role of ['parameter', 'buffer'] as const) {
+    for (const name of graph[`${role}s`]) {
+      const tensor = graph.initializers.get(name);
+      if (tensor !== undefined) stage.load({ role, name, value: { ...tensor, data: tensor.data.slice() } });
+    }
+  }
+  const { shape, data, labels } = drawBatch(model, batch);
   let round = 0;
   return async () => {
     const update = { learningRate: 0.01, gradientScale: 1, step: round + 1 };
     stage.beginRound(round, update);
-    await stage.forward(0, 0, [{ type: input.type, shape, data: data.slice() }], {
-      type: 'int64',
-      shape: [batch],
-      data: BigInt64Array.from(labels),
-    });
+    const label = { type: 'int64', shape: [batch], data: labels.slice() } as const;
+    await stage.forward(0, 0, [{ type: input.type, shape, data: data.slice() }], label);
     await stage.backward(0, []);
     stage.update(update);
     stage.dropVersion(round++);

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Plans on real shaped clusters of one machine, beside the simulator's prediction from the measured profile. Linux, root, iproute2.
 //   npm run bench:lab -- [--json] [--section forms,links,table4,memory,together,peers,recovery,slowed] [--only WORD] [--rounds N] [--warm-up SECONDS] [--priority normal] [--python FILE] [--caches FOLDER] [--skip-single] [--profile-each] [--plot FILE] [-o FILE]
 //

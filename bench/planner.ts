@@ -1,5 +1,5 @@
-// How good and how fast the planners are. Usage, after `npm run build`:
-//   node bench/planner.mjs --part exact|large|formula|speed|cold|huge [--count N] [--from SEED] [--seconds S] [--dist FOLDER]
+// How good and how fast the planners are. Usage:
+//   npm run bench -- planner --part exact|large|formula|speed|cold|huge [--count N] [--from SEED] [--seconds S] [--dist FOLDER]
 //   exact    best against exhaustive on random problems of up to 4 devices and 7 layers (300: some minutes)
 //   large    best against every other planner on random problems of 6 to 16 devices and 20 to 120 layers (1000: half an hour or more)
 //   formula  the round latency of Asteroid's eq. 4–6 against the simulator, on random plans and on asteroid's own
@@ -12,8 +12,13 @@ import { execFileSync } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join, resolve } from 'node:path';
-import { pathToFileURL } from 'node:url';
 import { parseArgs } from 'node:util';
+import type { Cluster, Plan, PlanLayout, Profile } from '../dist/cluster/cluster.js';
+import type { PlanInput } from '../dist/planner/plan.js';
+import { mean } from '../dist/statistics.js';
+import { loadFrom } from './common/build.ts';
+import { at, cpuMs, percent, quantile } from './common/numbers.ts';
+import { tableHead, tableRow } from './common/table.ts';
 
 const { values: flags } = parseArgs({
   options: {
@@ -24,11 +29,12 @@ const { values: flags } = parseArgs({
     seconds: { type: 'string', default: '45' },
   },
 });
-const load = (path) => import(pathToFileURL(resolve(flags.dist, path)).href);
+const load = loadFrom(flags.dist);
 const { plan, planSteps } = await load('planner/plan.js');
 const { plannerNames } = await load('planner/planners.js');
 const { pipelineSteps, roundLatencyMs } = await load('planner/cost.js');
 const { program } = await load('schedule/generate.js');
+const { scheduleOf } = await load('schedule/schedules.js');
 const { simulate } = await load('simulator/simulate.js');
 const { createRandom } = await load('random.js');
 const { layoutPlan } = await load('planner/layout.js');
@@ -37,41 +43,43 @@ const { randomLayouts, randomProblem } = await load('testing/random-problems.js'
 
 const from = Number(flags.from);
 
-function attempt(input) {
-  const start = process.cpuUsage();
-  let found;
+interface Attempt {
+  readonly found: Plan | undefined;
+  /** Not a number without a plan. */
+  readonly roundMs: number;
+  readonly boundMs: number;
+  readonly cpuMs: number;
+}
+
+function attempt(input: PlanInput): Attempt {
+  const startMs = cpuMs();
+  let found: Plan | undefined;
   try {
     found = plan(input);
   } catch (error) {
-    if (error.name !== 'InputError') throw error;
+    if (!(error instanceof Error && error.name === 'InputError')) throw error;
   }
-  const { user, system } = process.cpuUsage(start);
-  return {
-    found,
-    roundMs: found?.predicted.roundMs,
-    boundMs: found?.predicted.lowerBoundMs,
-    cpuMs: (user + system) / 1000,
-  };
+  const { roundMs = Number.NaN, lowerBoundMs = Number.NaN } = found?.predicted ?? {};
+  return { found, roundMs, boundMs: lowerBoundMs, cpuMs: cpuMs() - startMs };
 }
 
-const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
-const percent = (value) => `${(100 * value).toFixed(1)}%`;
-function quantile(values, at) {
-  const sorted = [...values].sort((a, b) => a - b);
-  return sorted[Math.min(sorted.length - 1, Math.floor(at * sorted.length))];
-}
-function spread(values) {
-  const at = [0, 0.05, 0.25, 0.5, 0.75, 0.95, 1].map((q) => percent(quantile(values, q)));
-  return `mean ${percent(mean(values))}, mean magnitude ${percent(mean(values.map(Math.abs)))}; least, 5%, 25%, median, 75%, 95%, most: ${at.join(', ')}`;
+function spread(values: readonly number[]): string {
+  const quantiles = [0, 0.05, 0.25, 0.5, 0.75, 0.95, 1].map((q) => percent(quantile(values, q)));
+  return `mean ${percent(mean(values))}, mean magnitude ${percent(mean(values.map(Math.abs)))}; least, 5%, 25%, median, 75%, 95%, most: ${quantiles.join(', ')}`;
 }
 
-function exact(count) {
-  const tally = { equal: 0, different: [], refusedByBoth: 0, refusedByOne: [], proven: 0, boundAboveOptimum: 0 };
-  const cpu = { best: [], exhaustive: [] };
+function exact(count: number): void {
+  const seeds: Record<'different' | 'refusedByOne', number[]> = { different: [], refusedByOne: [] };
+  const tally = { equal: 0, refusedByBoth: 0, proven: 0, boundAboveOptimum: 0, ...seeds };
+  const cpu: Record<'best' | 'exhaustive', number[]> = { best: [], exhaustive: [] };
   for (let seed = from; seed < from + count; seed++) {
     const random = createRandom(seed, 31);
     const size = { deviceCount: 1 + random.integer(4), layerCount: 1 + random.integer(7) };
-    const input = { ...randomInstance(seed, size), batchSize: [4, 6, 8][random.integer(3)], optimizerState: seed % 3 };
+    const input = {
+      ...randomInstance(seed, size),
+      batchSize: at([4, 6, 8], random.integer(3)),
+      optimizerState: stateOf(seed),
+    };
     const best = attempt({ ...input, planner: 'best' });
     const exhaustive = attempt({ ...input, planner: 'exhaustive' });
     cpu.best.push(best.cpuMs);
@@ -92,24 +100,29 @@ function exact(count) {
   );
 }
 
-/** A larger problem: a quarter leave the micro-batch size of a batch of 32 open, the others have batches of 64 and one of 4, 8 or 16. */
-function largeInput(seed) {
-  const random = createRandom(seed, 32);
-  const size = { deviceCount: 6 + random.integer(11), layerCount: 20 + random.integer(101) };
-  const microBatchSize = [4, 8, 16][random.integer(3)];
-  const sizes = seed % 4 === 0 ? { batchSize: 32 } : { batchSize: 64, microBatchSize };
-  return { ...randomInstance(seed, size), ...sizes, optimizerState: seed % 3 };
+/** Copies of weights that an optimizer keeps: none, one or two. */
+function stateOf(seed: number): PlanInput['optimizerState'] {
+  return at([0, 1, 2] as const, seed % 3);
 }
 
-function large(count) {
+/** A larger problem: a quarter leave the micro-batch size of a batch of 32 open, the others have batches of 64 and one of 4, 8 or 16. */
+function largeInput(seed: number): PlanInput {
+  const random = createRandom(seed, 32);
+  const size = { deviceCount: 6 + random.integer(11), layerCount: 20 + random.integer(101) };
+  const microBatchSize = at([4, 8, 16], random.integer(3));
+  const sizes = seed % 4 === 0 ? { batchSize: 32 } : { batchSize: 64, microBatchSize };
+  return { ...randomInstance(seed, size), ...sizes, optimizerState: stateOf(seed) };
+}
+
+function large(count: number): void {
   const others = plannerNames.filter((name) => name !== 'best' && name !== 'exhaustive');
-  const worse = [];
-  const ratios = Object.fromEntries(others.map((name) => [name, []]));
-  const cpu = { best: [], asteroid: [] };
-  const gaps = [];
-  const simpleGaps = [];
-  const aboveARound = [];
-  const errors = [];
+  const worse: string[] = [];
+  const ratios = new Map(others.map((name) => [name, [] as number[]]));
+  const cpu: Record<'best' | 'asteroid', number[]> = { best: [], asteroid: [] };
+  const gaps: number[] = [];
+  const simpleGaps: number[] = [];
+  const aboveARound: string[] = [];
+  const errors: number[] = [];
   let refusedCount = 0;
   for (let seed = from; seed < from + count; seed++) {
     const input = largeInput(seed);
@@ -127,7 +140,7 @@ function large(count) {
       if (other.found === undefined) continue;
       if (best.found !== undefined && best.boundMs > other.roundMs) aboveARound.push(`${seed} ${planner}`);
       if (best.found === undefined || best.roundMs > other.roundMs) worse.push(`${seed} ${planner}`);
-      else ratios[planner].push(other.roundMs / best.roundMs - 1);
+      else ratios.get(planner)?.push(other.roundMs / best.roundMs - 1);
     }
     if ((seed - from) % 50 === 49) console.error(`${seed - from + 1} done`);
   }
@@ -137,7 +150,7 @@ function large(count) {
   console.log(
     '\n| planner | has a plan | round longer than best: mean | least | median | most |\n| --- | --- | --- | --- | --- | --- |',
   );
-  for (const [name, of] of Object.entries(ratios)) {
+  for (const [name, of] of ratios) {
     const cells = [mean(of), Math.min(...of), quantile(of, 0.5), Math.max(...of)].map(percent);
     console.log(`| ${name} | ${of.length} | ${cells.join(' | ')} |`);
   }
@@ -151,18 +164,18 @@ function large(count) {
 }
 
 /** (formula − simulated) / simulated. */
-function formulaError(layout, profile, cluster) {
+function formulaError(layout: PlanLayout, profile: Profile, cluster: Cluster): number {
   const simulated = simulate(program(layout), layout, profile, cluster, { events: false }).roundMs;
   return roundLatencyMs(pipelineSteps(layout, profile, cluster), layout.microBatchCount) / simulated - 1;
 }
 
-function formula(count) {
-  const byStages = new Map();
-  const all = [];
+function formula(count: number): void {
+  const byStages = new Map<number, number[]>();
+  const all: number[] = [];
   for (let seed = from; seed < from + count; seed++) {
     const random = createRandom(seed, 33);
     const instance = randomInstance(seed, { deviceCount: 1 + random.integer(8), layerCount: 1 + random.integer(30) });
-    const problem = { ...randomProblem(seed, instance.profile, instance.cluster), schedule: '1f1b' };
+    const problem = { ...randomProblem(seed, instance.profile, instance.cluster), schedule: scheduleOf('1f1b') };
     const layout = layoutPlan(problem, 'random', randomLayouts(seed, problem));
     const error = formulaError(layout, instance.profile, instance.cluster);
     all.push(error);
@@ -174,12 +187,16 @@ function formula(count) {
 }
 
 /** `count` devices of three kinds with the same links everywhere. */
-function kinds(count, layerCount, memoryMiB) {
+function kinds(
+  count: number,
+  layerCount: number,
+  memoryMiB: readonly [number, number, number],
+): { profile: Profile; cluster: Cluster & { readonly dataDevice: string } } {
   const { profile } = randomInstance(1, { deviceCount: 3, layerCount });
   const devices = Array.from({ length: count }, (_, index) => ({
     name: `d${index}`,
-    kind: ['slow', 'middle', 'fast'][index % 3],
-    memoryMiB: memoryMiB[index % 3],
+    kind: at(['slow', 'middle', 'fast'], index % 3),
+    memoryMiB: at(memoryMiB, index % 3),
   }));
   return {
     profile,
@@ -187,9 +204,9 @@ function kinds(count, layerCount, memoryMiB) {
   };
 }
 
-function speed() {
-  const memory = [4096, 8192, 8192];
-  const rows = [
+function speed(): void {
+  const memory = [4096, 8192, 8192] as const;
+  const rows: readonly (readonly [string, Omit<PlanInput, 'optimizerState'>])[] = [
     ['asteroid, 6 devices, 213 layers, batch 2048', { ...kinds(6, 213, memory), batchSize: 2048, planner: 'asteroid' }],
     [
       'asteroid, 16 devices, 100 layers, unequal links, batch 2048',
@@ -212,17 +229,17 @@ function speed() {
       { ...kinds(9, 48, memory), batchSize: 64, microBatchSize: 8, planner: 'pipeedge' },
     ],
   ];
-  console.log('| what | CPU ms, first | CPU ms, best of 3 | stages |\n| --- | --- | --- | --- |');
+  console.log(tableHead(['what', 'CPU ms, first', 'CPU ms, best of 3', 'stages']));
   for (const [what, input] of rows) {
     const repeats = input.cluster.devices.length > 100 ? 1 : 3;
     const runs = Array.from({ length: repeats }, () => attempt({ ...input, optimizerState: 1 }));
-    console.log(
-      `| ${what} | ${runs[0].cpuMs.toFixed(1)} | ${Math.min(...runs.map(({ cpuMs }) => cpuMs)).toFixed(1)} | ${runs[0].found.stages.length} |`,
-    );
+    const first = at(runs, 0);
+    const least = Math.min(...runs.map((run) => run.cpuMs));
+    console.log(tableRow([what, first.cpuMs.toFixed(1), least.toFixed(1), first.found?.stages.length ?? 'no plan']));
   }
 }
 
-function cold(count) {
+function cold(count: number): void {
   const folder = mkdtempSync(join(tmpdir(), 'planner-'));
   const { profile, cluster } = kinds(9, 48, [4096, 8192, 8192]);
   const { dataDevice: _, ...local } = cluster;
@@ -252,7 +269,7 @@ function cold(count) {
           'pipeedge',
           '--json',
         ]);
-        return JSON.parse(printed.toString()).planningMs;
+        return (JSON.parse(printed.toString()) as { planningMs: number }).planningMs;
       });
       const cells = [0, 0.5, 1].map((at) => quantile(runs, at).toFixed(1));
       console.log(
@@ -263,22 +280,26 @@ function cold(count) {
   rmSync(folder, { recursive: true });
 }
 
-function huge(limitMs) {
-  const start = process.cpuUsage();
-  const cpuMs = () => {
-    const { user, system } = process.cpuUsage(start);
-    return (user + system) / 1000;
-  };
-  const input = { ...kinds(1000, 213, [4096, 8192, 8192]), batchSize: 2048, optimizerState: 0, planner: 'best' };
-  const onBetter = ({ predicted }) =>
-    console.log(`${(cpuMs() / 1000).toFixed(1)} s: ${predicted.roundMs.toFixed(0)} ms a round`);
-  const steps = planSteps({ ...input, isTimeUp: () => cpuMs() > limitMs, onBetter });
+function huge(limitMs: number): void {
+  const startMs = cpuMs();
+  const spentMs = () => cpuMs() - startMs;
+  const input = {
+    ...kinds(1000, 213, [4096, 8192, 8192]),
+    batchSize: 2048,
+    optimizerState: 0,
+    planner: 'best',
+  } as const;
+  const onBetter = ({ predicted }: Plan) =>
+    console.log(`${(spentMs() / 1000).toFixed(1)} s: ${predicted.roundMs.toFixed(0)} ms a round`);
+  const steps = planSteps({ ...input, isTimeUp: () => spentMs() > limitMs, onBetter });
   let step = steps.next();
   while (step.done !== true) step = steps.next();
-  console.log(`end after ${(cpuMs() / 1000).toFixed(1)} s; bound ${step.value.predicted.lowerBoundMs.toFixed(0)} ms`);
+  console.log(
+    `end after ${(spentMs() / 1000).toFixed(1)} s; bound ${step.value.predicted.lowerBoundMs?.toFixed(0)} ms`,
+  );
 }
 
-const parts = {
+const parts: Readonly<Record<string, () => void>> = {
   cold: () => cold(Number(flags.count ?? 9)),
   huge: () => huge(1000 * Number(flags.seconds)),
   exact: () => exact(Number(flags.count ?? 300)),
@@ -286,5 +307,6 @@ const parts = {
   formula: () => formula(Number(flags.count ?? 1000)),
   speed,
 };
-if (parts[flags.part] === undefined) throw new Error('--part must be one of exact, large, formula, speed, cold, huge.');
-parts[flags.part]();
+const part = parts[flags.part ?? ''];
+if (part === undefined) throw new Error('--part must be one of exact, large, formula, speed, cold, huge.');
+part();

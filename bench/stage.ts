@@ -1,15 +1,22 @@
 // What a stage of a pipeline costs on a device: forward passes, backward passes and whole rounds of micro-batches on the compute thread, without links, and the
 // memory that they take. Each case runs in a process of its own, with a worker's settings. Times are processor times of the whole process (garbage
-// collection and handing over included), medians of rounds; page faults are those of a round. Linux only (/proc). After `npm run build`:
-//   node bench/stage.mjs [--json] [--rounds 9] [--before FOLDER] [--repeats 2] [MODEL/STAGE:MICRO_BATCHES x SAMPLES ...]
+// collection and handing over included), medians of rounds; page faults are those of a round. Linux only (/proc):
+//   npm run bench:stage -- [--json] [--rounds 9] [--before FOLDER] [--repeats 2] [MODEL/STAGE:MICRO_BATCHES x SAMPLES ...]
 // STAGE: `middle` (the layers between a third and two thirds), `first` (those before), `whole` (one stage; forward pass, loss and backward pass are one
 // graph) or `split` (the same in separate graphs, as stages that are not last have them). `--before`: another build of this package (a dist folder), run in alternation.
 
-import { spawnSync } from 'node:child_process';
-import { readFileSync, writeFileSync } from 'node:fs';
-import { resolve } from 'node:path';
-import { fileURLToPath, pathToFileURL } from 'node:url';
+import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
+import { defined } from '../dist/assert.js';
+import type { CutTensor } from '../dist/graph/layers.js';
+import type { Tensor } from '../dist/graph/tensor.js';
+import type { StagePort } from '../dist/runtime/device/stage.js';
+import type { StageOptions } from '../dist/runtime/device/stage-graphs.js';
+import { median } from '../dist/statistics.js';
+import { loadFrom } from './common/build.ts';
+import { resetPeak, residentMiB, runJson } from './common/cases.ts';
+import { at, cpuMs } from './common/numbers.ts';
+import { table } from './common/table.ts';
 
 const { values, positionals } = parseArgs({
   allowPositionals: true,
@@ -32,78 +39,82 @@ const defaults = [
   'bert-small/middle:4x2',
   'bert-small/whole:4x2',
 ];
-const load = (path) => import(pathToFileURL(`${resolve(values.folder)}/${path}`).href);
-const MiB = 2 ** 20;
+const load = loadFrom(values.folder);
 
-if (values.case) console.log(JSON.stringify(await measure(positionals[0])));
+/** Medians of a case. */
+interface Measured {
+  readonly forwardMs: number;
+  readonly backwardMs: number;
+  readonly updateMs: number;
+  readonly roundCpuMs: number;
+  readonly roundFaults: number;
+  readonly peakMiB: number;
+}
+const measuredKeys = ['forwardMs', 'backwardMs', 'roundCpuMs', 'roundFaults', 'updateMs', 'peakMiB'] as const;
+type TimedKind = 'forwardMs' | 'backwardMs' | 'updateMs';
+type Timed = (kind: TimedKind, work: () => Promise<unknown>) => Promise<unknown>;
+
+if (values.case) console.log(JSON.stringify(await measure(at(positionals, 0))));
 else await runAll(positionals.length > 0 ? positionals : defaults);
 
-async function runAll(specs) {
-  const folders = values.before === undefined ? { now: values.folder } : { before: values.before, now: values.folder };
-  const rows = [];
+async function runAll(specs: readonly string[]): Promise<void> {
+  const folders = { ...(values.before === undefined ? {} : { before: values.before }), now: values.folder };
+  const rows: (Measured & { readonly case: string; readonly build: string })[] = [];
   for (const spec of specs) {
-    const runs = Object.fromEntries(Object.keys(folders).map((name) => [name, []]));
+    const runs = Object.entries(folders).map(([build, folder]) => ({ build, folder, results: [] as Measured[] }));
     for (let repeat = 0; repeat < Number(values.repeats); repeat++) {
-      for (const [name, folder] of Object.entries(folders)) runs[name].push(await runCase(spec, folder));
+      for (const { folder, results } of runs) results.push(await runCase(spec, folder));
     }
-    for (const [build, results] of Object.entries(runs)) {
-      const middle = Object.fromEntries(
-        Object.keys(results[0]).map((key) => [key, median(results.map((result) => result[key]))]),
-      );
-      rows.push({ case: spec, build, ...middle });
+    for (const { build, results } of runs) {
+      const middle = (key: keyof Measured) => median(results.map((result) => result[key]));
+      const medians = Object.fromEntries(measuredKeys.map((key) => [key, middle(key)])) as Record<
+        keyof Measured,
+        number
+      >;
+      rows.push({ case: spec, build, ...medians });
     }
   }
   if (values.json) return console.log(JSON.stringify({ cases: rows }));
-  const columns = ['forwardMs', 'backwardMs', 'roundCpuMs', 'roundFaults', 'updateMs', 'peakMiB'];
-  console.log(
-    `| stage | build | forward, ms | backward, ms | round, CPU ms | its page faults | its update, ms | peak, MiB |`,
-  );
-  console.log(
-    `| ${Array(2 + columns.length)
-      .fill('---')
-      .join(' | ')} |`,
-  );
-  const shown = (row, key) => row[key].toFixed(key.endsWith('Ms') ? 1 : 0);
-  for (const row of rows)
-    console.log(`| ${[row.case, row.build, ...columns.map((key) => shown(row, key))].join(' | ')} |`);
+  const head = ['stage', 'build', 'forward, ms', 'backward, ms', 'round, CPU ms', 'its page faults', 'its update, ms'];
+  const shown = (row: Measured, key: keyof Measured) => row[key].toFixed(key.endsWith('Ms') ? 1 : 0);
+  const cells = rows.map((row) => [row.case, row.build, ...measuredKeys.map((key) => shown(row, key))]);
+  console.log(table([...head, 'peak, MiB'], cells));
 }
 
-async function runCase(spec, folder) {
-  const { allocatorEnvironment } = await load('engine/host-node.js');
+async function runCase(spec: string, folder: string): Promise<Measured> {
+  const { allocatorEnvironment } = await load('engine/node/host-node.js');
   const args = [fileURLToPath(import.meta.url), '--case', '--folder', folder, '--rounds', values.rounds, spec];
-  const env = { ...process.env, ...allocatorEnvironment() };
-  const { stdout, status, stderr } = spawnSync(process.execPath, args, { env, encoding: 'utf8', maxBuffer: 2 ** 26 });
-  if (status !== 0) throw new Error(stderr);
-  return JSON.parse(stdout.trim().split('\n').at(-1));
+  return runJson(args, allocatorEnvironment());
 }
 
 /** One case, in this process. */
-async function measure(spec) {
-  const [, model, part, microBatches, samples] = /^(.*)\/(first|middle|whole|split):(\d+)x(\d+)$/.exec(spec);
+async function measure(spec: string): Promise<Measured> {
+  const [, model = '', partName, microBatches, samples] =
+    /^(.*)\/(first|middle|whole|split):(\d+)x(\d+)$/.exec(spec) ?? [];
+  const part = partName as Part;
   const [microBatchCount, sampleCount, isWhole] = [
     Number(microBatches),
     Number(samples),
     part === 'whole' || part === 'split',
   ];
-  const { searchForGarbageLess } = await load('engine/host-node.js');
-  const { createComputeThread } = await load('engine/compute-thread.js');
+  const { searchForGarbageLess } = await load('engine/node/host-node.js');
+  const { createComputeThread } = await load('engine/node/compute-thread.js');
   const { createStage } = await load('runtime/device/create-stage.js');
   searchForGarbageLess();
-  const { options } = await optionsOf(model, part, { microBatchCount, sampleCount });
+  const options = await optionsOf(model, part, { microBatchCount, sampleCount });
   const engine = await createComputeThread();
   const stage = await createStage(engine, options);
-  loadMadeUp(stage, options);
-  options.sequence = undefined;
+  const baseMiB = loadMadeUp(stage, options);
   const gradientCuts = stage.isLast ? [] : stage.outputs.filter(({ differentiable }) => differentiable);
-  const labels = () => (stage.isLast ? madeUp(stage.label, sampleCount) : undefined);
-  const forward = (index) =>
+  const labels = () => (stage.isLast ? madeUp(options.label, sampleCount) : undefined);
+  const forward = (index: number) =>
     stage.forward(
       index,
       0,
       stage.inputs.map((cut) => madeUp(cut, sampleCount)),
       labels(),
     );
-  const backward = (index) =>
+  const backward = (index: number) =>
     stage.backward(
       index,
       gradientCuts.map((cut) => madeUp(cut, sampleCount)),
@@ -111,9 +122,9 @@ async function measure(spec) {
   // As in 1F1B with two micro-batches in flight; on the last stage one.
   const ahead = isWhole ? 1 : Math.min(2, microBatchCount);
   let step = 0;
-  const round = async (timed) => {
+  const round = async (timed: Timed) => {
     stage.beginRound(step, undefined);
-    const waiting = [];
+    const waiting: Promise<unknown>[] = [];
     for (let index = 0; index < microBatchCount + ahead; index++) {
       if (index < microBatchCount) waiting.push(timed('forwardMs', () => forward(index)));
       if (index >= ahead) {
@@ -130,88 +141,103 @@ async function measure(spec) {
     stage.dropVersion(step - 1);
     await engine.settled();
   };
-  const queued = (_, work) => work();
+  const queued: Timed = (_, work) => work();
   for (let warm = 0; warm < 3; warm++) await round(queued);
-  writeFileSync('/proc/self/clear_refs', '5'); // the peak begins anew
-  const roundCpuMs = [];
-  const roundFaults = [];
+  resetPeak();
+  const roundCpuMs: number[] = [];
+  const roundFaults: number[] = [];
   for (let count = 0; count < Number(values.rounds); count++) {
     const faults = process.resourceUsage().minorPageFault;
-    const before = process.cpuUsage();
+    const before = cpuMs();
     await round(queued);
-    const { user, system } = process.cpuUsage(before);
-    roundCpuMs.push((user + system) / 1000);
+    roundCpuMs.push(cpuMs() - before);
     roundFaults.push(process.resourceUsage().minorPageFault - faults);
   }
-  const peakMiB = memory().VmHWM - baseMiB;
+  const peakMiB = residentMiB().peak - baseMiB;
   // One at a time, waited for.
-  const times = { forwardMs: [], backwardMs: [], updateMs: [] };
-  const timed = async (kind, work) => {
+  const times: Record<TimedKind, number[]> = { forwardMs: [], backwardMs: [], updateMs: [] };
+  const timed: Timed = async (kind, work) => {
     await engine.settled();
-    const before = process.cpuUsage();
+    const before = cpuMs();
     const result = await work();
     await engine.settled();
-    const { user, system } = process.cpuUsage(before);
-    times[kind].push((user + system) / 1000);
+    times[kind].push(cpuMs() - before);
     return result;
   };
-  const sequential = { pending: Promise.resolve() };
-  const inTurn = (kind, work) => (sequential.pending = sequential.pending.then(() => timed(kind, work)));
+  let pending: Promise<unknown> = Promise.resolve();
+  const inTurn: Timed = (kind, work) => {
+    pending = pending.then(() => timed(kind, work));
+    return pending;
+  };
   for (let count = 0; count < Math.min(3, Number(values.rounds)); count++) await round(inTurn);
   await engine.close();
-  const medians = Object.fromEntries(Object.entries(times).map(([kind, all]) => [kind, median(all)]));
-  return { ...medians, roundCpuMs: median(roundCpuMs), roundFaults: median(roundFaults), peakMiB };
-}
-
-var baseMiB = 0;
-
-async function optionsOf(model, part, { microBatchCount, sampleCount }) {
-  const { layers } = await load('graph/layers.js');
-  const { buildModel } = await load('models/zoo.js');
-  const { assumedLabel, assumedTraining } = await load('runtime/profile-here.js');
-  const sequence = layers(buildModel(model, { seed: 1, initialize: false }).graph);
-  const at = (fraction) => Math.round(fraction * sequence.layers.length);
-  const range = { first: [0, at(1 / 3)], middle: [at(1 / 3), at(2 / 3)], whole: [0, sequence.layers.length] }[
-    part === 'split' ? 'whole' : part
-  ];
   return {
-    options: {
-      sequence,
-      layers: range,
-      sampleCount,
-      microBatchSize: sampleCount,
-      training: assumedTraining(microBatchCount * sampleCount, []),
-      label: assumedLabel(sequence),
-      splitBackward: false,
-      immediateBackward: part === 'whole',
-      immediateUpdate: false,
-      isSingle: microBatchCount === 1,
-    },
+    forwardMs: median(times.forwardMs),
+    backwardMs: median(times.backwardMs),
+    updateMs: median(times.updateMs),
+    roundCpuMs: median(roundCpuMs),
+    roundFaults: median(roundFaults),
+    peakMiB,
   };
 }
 
-/** Weights of about the size that keeps activations where they are from layer to layer, and positive statistics. */
-function loadMadeUp(stage, { sequence, layers: [first, end] }) {
-  baseMiB = memory().VmRSS;
+type Part = 'first' | 'middle' | 'whole' | 'split';
+
+async function optionsOf(
+  model: string,
+  part: Part,
+  { microBatchCount, sampleCount }: { readonly microBatchCount: number; readonly sampleCount: number },
+): Promise<StageOptions> {
+  const { layers } = await load('graph/layers.js');
+  const { buildModel } = await load('models/zoo.js');
+  const { assumedLabel, assumedTraining } = await load('runtime/host/profile-here.js');
+  const sequence = layers(buildModel(model, { seed: 1, initialize: false }).graph);
+  const cut = (fraction: number) => Math.round(fraction * sequence.layers.length);
+  const ranges = {
+    first: [0, cut(1 / 3)],
+    middle: [cut(1 / 3), cut(2 / 3)],
+    whole: [0, sequence.layers.length],
+  } as const;
+  return {
+    sequence,
+    layers: ranges[part === 'split' ? 'whole' : part],
+    sampleCount,
+    microBatchSize: sampleCount,
+    training: assumedTraining(microBatchCount * sampleCount, []),
+    label: assumedLabel(sequence),
+    splitBackward: false,
+    immediateBackward: part === 'whole',
+    immediateUpdate: false,
+    isSingle: microBatchCount === 1,
+  };
+}
+
+/**
+ * Weights of about the size that keeps activations where they are from layer to layer, and positive statistics. Returns
+ * the process's memory before.
+ */
+function loadMadeUp(stage: StagePort, { sequence, layers: [first, end] }: StageOptions): number {
+  const baseMiB = residentMiB().now;
   for (const { parameters, buffers } of sequence.layers.slice(first, end)) {
     for (const [role, names] of [
       ['parameter', parameters],
       ['buffer', buffers],
-    ]) {
+    ] as const) {
       for (const name of names) {
-        const { shape } = sequence.graph.initializers.get(name);
+        const { shape } = defined(sequence.graph.initializers.get(name), name);
         const data = new Float32Array(shape.reduce((a, b) => a * b, 1));
-        const scale = role === 'parameter' && shape.length > 1 ? Math.sqrt(3 / (data.length / shape[0])) : 0;
+        const scale = role === 'parameter' && shape.length > 1 ? Math.sqrt(3 / (data.length / at(shape, 0))) : 0;
         for (let index = 0; index < data.length; index++)
           data[index] = scale === 0 ? 0.5 + pseudo(index) : scale * (2 * pseudo(index) - 1);
         stage.load({ role, name, value: { type: 'float32', shape, data } });
       }
     }
   }
+  return baseMiB;
 }
 
-function madeUp({ type, shape }, sampleCount) {
-  const sizes = shape.map((size) => (size === 'N' ? sampleCount : size));
+function madeUp({ type, shape }: CutTensor, sampleCount: number): Tensor {
+  const sizes = shape.map((size) => (typeof size === 'string' ? sampleCount : size));
   const count = sizes.reduce((a, b) => a * b, 1);
   const data =
     type === 'int64'
@@ -223,16 +249,6 @@ function madeUp({ type, shape }, sampleCount) {
   return { type, shape: sizes, data };
 }
 
-function pseudo(index) {
+function pseudo(index: number): number {
   return ((index * 7919) % 1009) / 1009;
-}
-
-/** Resident memory now and at most, in MiB. */
-function memory() {
-  const lines = readFileSync('/proc/self/status', 'utf8').matchAll(/^(VmHWM|VmRSS):\s+(\d+) kB/gm);
-  return Object.fromEntries([...lines].map(([, key, kibibytes]) => [key, Number(kibibytes) / 1024]));
-}
-
-function median(numbers) {
-  return [...numbers].sort((a, b) => a - b)[numbers.length >> 1];
 }

@@ -1,6 +1,7 @@
+// @ts-nocheck
 // What a WebSocket link costs: throughput by tensor size, time per frame, delays of the event loop, between two processes on loopback; and with
 // --shaped, as root on Linux, how much of shaped links between two network namespaces it uses; --section cpu: the processor's time for each MB.
-// Usage, after `npm run build`: node bench/transport.mjs [--dist FOLDER] [--shaped MBPS,MBPS,…] [--section cpu [--only tcp,tls,link,link-tls,ring]]
+// Usage: npm run bench -- transport [--dist FOLDER] [--shaped MBPS,MBPS,…] [--section cpu [--only tcp,tls,link,link-tls,ring]]
 
 import { execFileSync, spawn } from 'node:child_process';
 import { resolve } from 'node:path';
@@ -21,7 +22,7 @@ const { values: flags } = parseArgs({
     call: { type: 'string' },
   },
 });
-const { connect, listen } = await import(pathToFileURL(resolve(flags.dist, 'transport/websocket.js')).href);
+const { connect, listen } = await import(pathToFileURL(resolve(flags.dist, 'transport/node/websocket.js')).href);
 const { ringAllReduce } = await import(pathToFileURL(resolve(flags.dist, 'runtime/device/all-reduce.js')).href);
 const { pieceCodec } = await import(pathToFileURL(resolve(flags.dist, 'runtime/device/codec.js')).href);
 const { Mailbox } = await import(pathToFileURL(resolve(flags.dist, 'runtime/device/mailbox.js')).href);

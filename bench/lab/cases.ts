@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The clusters, models and plans of bench/lab. A group is one lab with one model; its devices are profiled once, and every case of it runs there.
 
 import { readFileSync } from 'node:fs';

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Plans of a given form for a measured profile: devices in groups, shares by speed, and layers cut so that the slowest stage or link is as fast as can be.
 
 import { inFlight } from '../../dist/schedule/generate.js';

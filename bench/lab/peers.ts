@@ -1,9 +1,10 @@
+// @ts-nocheck
 // PyTorch on the devices of a lab: a rank on each, under the same quotas and over the same links.
 
 import { spawn, spawnSync } from 'node:child_process';
 import { commandOn, endDevices } from '../../dist/lab/lab.js';
 
-const script = new URL('../lab_pytorch.py', import.meta.url).pathname;
+const script = new URL('../../bench/lab_pytorch.py', import.meta.url).pathname;
 
 /** Why PyTorch cannot be run by this interpreter, or undefined. */
 export function missingPyTorch(python) {

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Devices of a lab that lose their power in the middle of training: how long until training goes on, and how fast it is then, beside the best plan that
 // the devices left could have.
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Runs in the switch's namespace of a lab: every 10 ms a line with the time and the bytes that each port has taken in so far, which its device has sent.
 // Argument: the number of ports.
 

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // A link or a device of a lab that becomes slow in the middle of training: how long until it is noticed and training goes on in another layout, and how fast
 // that is beside the best plan for the devices and links as they are then, run from the start.
 

@@ -1,4 +1,5 @@
-// The results of bench/lab.mjs as Markdown.
+// @ts-nocheck
+// The results of bench/lab.ts as Markdown.
 
 const percent = (value) => `${(100 * value).toFixed(1)} %`;
 

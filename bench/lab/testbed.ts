@@ -1,3 +1,4 @@
+// @ts-nocheck
 // A lab, and training runs in it through the command line, with what is only seen from outside: bytes on each link, processor time and memory of each device.
 
 import { execFileSync, spawn } from 'node:child_process';
@@ -9,7 +10,7 @@ import { makeLab, removeLab } from '../../dist/lab/lab.js';
 import { keepAwake } from './awake.ts';
 
 const main = new URL('../../dist/cli/main.js', import.meta.url).pathname;
-const sampler = new URL('./sampler.mjs', import.meta.url).pathname;
+const sampler = new URL('./sampler.js', import.meta.url).pathname;
 const memorySampleMs = 200;
 /** A port that sends less than this in a sample's 10 ms sends no tensors. */
 const idleBytes = 4096;

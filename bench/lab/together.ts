@@ -1,3 +1,4 @@
+// @ts-nocheck
 // What five devices can be at most on this machine: each trains the whole model by itself, alone and all at once. They share its cores, caches and memory, and
 // nothing else.
 

@@ -1,5 +1,6 @@
+// @ts-nocheck
 // What moving tensors costs the processor: core-milliseconds (all threads, user and system) per MB at each end, of bare TCP and TLS sockets (the floor),
-// of our links with the hand-over to the compute thread, and of a ring AllReduce. One process an end; started by bench/transport.mjs --section cpu.
+// of our links with the hand-over to the compute thread, and of a ring AllReduce. One process an end; started by bench/transport.ts --section cpu.
 
 import { fork } from 'node:child_process';
 import net from 'node:net';
@@ -32,7 +33,7 @@ function next(child, key) {
 
 /** In the environment of a worker, whose allocator keeps pages. */
 async function startEnd(role, settings) {
-  const { allocatorEnvironment } = await import(`${settings.dist}/engine/host-node.js`);
+  const { allocatorEnvironment } = await import(`${settings.dist}/engine/node/host-node.js`);
   const child = fork(fileURLToPath(import.meta.url), [], {
     serialization: 'advanced',
     env: { ...process.env, ...allocatorEnvironment() },
@@ -87,7 +88,7 @@ async function measureRing(memberCount, settings, roundCount) {
 
 /** Prints the tables. `dist`: the built code; `only`: carriers or 'ring', separated by commas. */
 export async function cpu(dist, { only, totalMb = 300 } = {}) {
-  const { createAuthorityMaterial, createIdentity, openAuthority } = await import(`${dist}/transport/tls/authority.js`);
+  const { createAuthorityMaterial, createIdentity, openAuthority } = await import(`${dist}/transport/node/tls/authority.js`);
   const authority = await openAuthority(await createAuthorityMaterial(Date.now()), Date.now);
   const identities = [];
   for (let index = 0; index < 5; index++)
@@ -220,8 +221,8 @@ async function openPair({ role, dist, carrier, identity, address }, sink) {
     process.send({ ready: true });
     return attend(socket);
   }
-  const transport = await import(`${dist}/transport/websocket.js`);
-  const { createComputeThread } = await import(`${dist}/engine/compute-thread.js`);
+  const transport = await import(`${dist}/transport/node/websocket.js`);
+  const { createComputeThread } = await import(`${dist}/engine/node/compute-thread.js`);
   const engine = await createComputeThread({ engine: 'reference' });
   const receive = (link) => {
     link.receive(({ tensors }) => {
@@ -257,7 +258,7 @@ async function pairEnd(settings) {
 
 /** A member of a ring: it calls the next one and is called by the one before. */
 async function ringEnd({ dist, carrier, identities, index, memberCount, elementCount }) {
-  const transport = await import(`${dist}/transport/websocket.js`);
+  const transport = await import(`${dist}/transport/node/websocket.js`);
   const { ringAllReduce } = await import(`${dist}/runtime/device/all-reduce.js`);
   const { pieceCodec } = await import(`${dist}/runtime/device/codec.js`);
   const { Mailbox } = await import(`${dist}/runtime/device/mailbox.js`);
@@ -311,7 +312,7 @@ async function ringEnd({ dist, carrier, identities, index, memberCount, elementC
 
 if (process.send !== undefined && process.argv[1] === fileURLToPath(import.meta.url)) {
   process.once('message', async (settings) => {
-    (await import(`${settings.dist}/engine/host-node.js`)).searchForGarbageLess();
+    (await import(`${settings.dist}/engine/node/host-node.js`)).searchForGarbageLess();
     await (settings.role === 'ring' ? ringEnd(settings) : pairEnd(settings));
   });
   process.on('disconnect', () => process.exit());
