@@ -83,7 +83,7 @@ const round = (value, digits = 3) => Number(value.toPrecision(digits));
 const percent = (value) => `${(100 * value).toFixed(1)} %`;
 
 const caches = flags.caches ?? mkdtempSync(join(tmpdir(), 'asteroid-profiles-'));
-let open;
+let open: Awaited<ReturnType<typeof openTestbed>> | undefined;
 if (flags.caches === undefined) process.once('exit', () => rmSync(caches, { recursive: true, force: true }));
 const leave = (code) => void Promise.resolve(open?.close()).finally(() => process.exit(code));
 for (const signal of ['SIGINT', 'SIGTERM']) process.once(signal, () => leave(130));

@@ -29,6 +29,7 @@ interface Modules {
   'runtime/device/codec.js': typeof import('../../dist/runtime/device/codec.js');
   'runtime/device/create-stage.js': typeof import('../../dist/runtime/device/create-stage.js');
   'runtime/device/mailbox.js': typeof import('../../dist/runtime/device/mailbox.js');
+  'runtime/device/segmented-vector.js': typeof import('../../dist/runtime/device/segmented-vector.js');
   'runtime/host/profile-here.js': typeof import('../../dist/runtime/host/profile-here.js');
   'schedule/generate.js': typeof import('../../dist/schedule/generate.js');
   'schedule/schedules.js': typeof import('../../dist/schedule/schedules.js');

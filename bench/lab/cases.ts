@@ -34,7 +34,7 @@ export const models = {
   bert: { model: 'bert-small:sequence=32,classes=2', data: 'synthetic-tokens:32:30522:2:2000' },
 };
 
-/** A form: either a planner's plan or devices in groups (forms.mjs). */
+/** A form: either a planner's plan or devices in groups (forms.ts). */
 const planned = (planner, schedule) => ({ planner, schedule });
 const grouped = (groups, schedule, more = {}) => ({ groups, schedule, ...more });
 

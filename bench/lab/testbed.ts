@@ -33,7 +33,7 @@ export async function openTestbed(cluster, { name, priority, caches }) {
   for (const { own, kept } of pairs) if (existsSync(kept)) cpSync(kept, own, { recursive: true });
   const letSleep = keepAwake();
   let runCount = 0;
-  let closing;
+  let closing: Promise<void> | undefined;
   return {
     lab,
     /** `asteroid train ...args`: see below. */
