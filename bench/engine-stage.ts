@@ -33,9 +33,7 @@ export function stageForBench(spec: string, batch: number, { initialize = true }
     microBatchSize: batch,
     training: { batchSize: batch, loss: 'cross-entropy', optimizer: sgd, clipNorm: null, seed: 1, frozen: [] },
     label: { name: 'label', type: 'int64', shape: ['N'], batchAxis: 0, differentiable: false },
-    splitBackward: false,
-    immediateBackward: true,
-    immediateUpdate: true,
+    form: { passes: 'step-with-update', sums: 'none', grains: 1 },
   };
   return { ...model, options };
 }

@@ -24,7 +24,7 @@ import { processMiB } from '../dist/cluster/memory.js';
 import { bufferBytes } from '../dist/graph/layers.js';
 import { buildModel } from '../dist/models/zoo.js';
 import { plan } from '../dist/planner/plan.js';
-import { refreshProfile } from '../dist/runtime/knowledge/drift.js';
+import { refreshProfile } from '../dist/runtime/knowledge/estimator.js';
 import { trainedLayers } from '../dist/runtime/run/fine-tuning.js';
 import { program } from '../dist/schedule/generate.js';
 import { createSimulator } from '../dist/simulator/simulate.js';

@@ -82,16 +82,15 @@ async function measureCase(spec: string) {
     for (const [first, end] of ranges(layerCount)) {
       const isLast = end === layerCount;
       const predicted = layerTimes(times, batchSizes, isLast);
-      const options = {
+      const trial = await createStageTrial(engine, {
         sequence,
-        layers: [first, end] as const,
+        layers: [first, end],
         sampleCount: share,
         microBatchSize: share,
         training,
         label,
-        splitBackward: false,
-      };
-      const trial = await createStageTrial(engine, { ...options, immediateBackward: isLast });
+        form: { passes: isLast ? 'step' : 'whole', sums: 'in-graph', grains: 1 },
+      });
       const measured = await timeMicroBatches(trial, { ms: 50, runLimit: 50 });
       trial.release();
       const measuredMs = measured.forwardMs + measured.backwardMs;

@@ -205,10 +205,11 @@ async function optionsOf(
     microBatchSize: sampleCount,
     training: assumedTraining(microBatchCount * sampleCount, []),
     label: assumedLabel(sequence),
-    splitBackward: false,
-    immediateBackward: part === 'whole',
-    immediateUpdate: false,
-    isSingle: microBatchCount === 1,
+    form: {
+      passes: part === 'whole' ? 'step' : 'whole',
+      sums: microBatchCount === 1 ? 'none' : 'in-graph',
+      grains: 1,
+    },
   };
 }
 

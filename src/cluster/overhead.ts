@@ -156,6 +156,31 @@ export function processorMs(
   return round(transferCpuMs(overhead, bytes)) + frames * round(frameWakeMs) + passes * round(wakeMs);
 }
 
+/** How many times as much as its profile says a device pays. */
+export interface OverheadFactors {
+  readonly wake: number;
+  readonly transfer: number;
+  /** Undefined where nothing is known of it: as before, or as transfers are where a profile does not tell them apart. */
+  readonly reduce: number | undefined;
+}
+
+/** What a device pays for links and wakes by these factors; `unknownWakeMs`: what a pass costs where that is not known. */
+export function correctedOverhead(
+  { handlingMsPerMiB, reducingMsPerMiB, frameMs, passMs }: OverheadFields,
+  { wake, transfer, reduce }: OverheadFactors,
+  unknownWakeMs = 0,
+): OverheadFields {
+  const isApart = reduce !== undefined && reduce !== transfer;
+  const reduceMsPerMiB = reducingMsPerMiB ?? (isApart ? handlingMsPerMiB : undefined);
+  const pass = passMs === undefined && frameMs === undefined && unknownWakeMs > 0 ? unknownWakeMs : passMs;
+  return {
+    ...(handlingMsPerMiB === undefined ? {} : { handlingMsPerMiB: handlingMsPerMiB * transfer }),
+    ...(reduceMsPerMiB === undefined ? {} : { reducingMsPerMiB: reduceMsPerMiB * (reduce ?? 1) }),
+    ...(frameMs === undefined ? {} : { frameMs: frameMs * wake }),
+    ...(pass === undefined ? {} : { passMs: pass === passMs ? pass * wake : pass }),
+  };
+}
+
 /** A pass's time from that of its layers: with the engine's call, and nothing where there is nothing to compute. */
 export function calledMs({ callMs }: Overhead, isEmpty: boolean, layersMs: number): number {
   return isEmpty ? 0 : layersMs + callMs;

@@ -390,13 +390,13 @@ export class ExactStage implements StagePort {
   }
 
   get #bucketCount(): number {
-    return this.#options.reduction?.buckets.length ?? 1;
+    return this.#options.form.pieces?.buckets.length ?? 1;
   }
 
   /** Where a bucket's layers, or all, lie among this stage's. */
   #placesOf(bucket: number | undefined): readonly [first: number, end: number] {
     if (bucket === undefined) return [0, this.#layers.length];
-    const [first, end] = defined(this.#options.reduction?.buckets[bucket], 'a bucket');
+    const [first, end] = defined(this.#options.form.pieces?.buckets[bucket], 'a bucket');
     const offset = this.#layers[0] as number;
     return [first - offset, end - offset];
   }

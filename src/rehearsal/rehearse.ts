@@ -107,8 +107,8 @@ function durationMs(fault: Fault): number {
 function checkProgress(world: World, coordinator: CoordinatorLife): void {
   const silentMs = coordinator.silentMs();
   if (silentMs <= hangMs) return;
-  world.outcome = 'nothing goes on';
-  world.witness.violate(`nothing has gone on for ${(silentMs / 1000).toFixed(1)} s, and nobody says why`);
+  world.outcome = 'no progress';
+  world.witness.violate(`there has been no progress for ${(silentMs / 1000).toFixed(1)} s, and nobody says why`);
 }
 
 function checkQueues({ network, witness }: World): void {

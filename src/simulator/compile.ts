@@ -10,7 +10,7 @@ import { type PassTraffic, processorMs, reduceCpuMs } from '../cluster/overhead.
 import { recomputeFraction } from '../cluster/recomputation.ts';
 import { type LayerTimes, onGrid } from '../cluster/times.ts';
 import { effectiveInFlight } from '../schedule/pace.ts';
-import { type Direction, type PassKind, type Payload, passes, passKinds, payloads } from '../schedule/passes.ts';
+import { type PassKind, passes, passKinds, payloads } from '../schedule/passes.ts';
 import {
   type AllReduce,
   type DeviceProgram,
@@ -34,6 +34,7 @@ import {
   type Runner,
 } from './compiled.ts';
 import type { Ground } from './ground.ts';
+import { noTraffic, payloadBytes, receivedAt, trafficByDevice } from './traffic.ts';
 
 /** `program` is a round of `plan`: an Error for a tick of a stream, whose instructions carry round offsets. */
 export function compile(program: Program, plan: PlanLayout, ground: Ground): Compiled {
@@ -53,15 +54,6 @@ function backwardFrom(times: LayerTimes, layer: number): LayerTimes {
     backwardWeightMs: (first, end, samples) => times.backwardWeightMs(from(first, end), end, samples),
   };
 }
-
-/** What a device's passes of a micro-batch are given and hand on, by their direction. */
-type DeviceTraffic = Readonly<Record<Direction, PassTraffic>>;
-
-/** Of a pass that neither waits for anything nor hands anything on. */
-const noTraffic: PassTraffic = {
-  received: { bytes: 0, frames: 0, passes: 0 },
-  sent: { bytes: 0, frames: 0, passes: 1 },
-};
 
 class Compiler {
   readonly #program: Program;
@@ -152,14 +144,15 @@ class Compiler {
       if (row >= 0)
         for (const [index, member] of members.entries())
           (this.#runners[member] as Runner).overlappedReduceCpuMs += costsMs[index] ?? 0;
-    const traffic = this.#traffic();
+    const { profile, cluster } = this.#ground;
+    const traffic = trafficByDevice(this.#program, profile, cluster);
     for (const [index, { place, program }] of this.#runners.entries()) {
       const overhead = this.#ground.overhead(place);
       const costs = ({ received, sent }: PassTraffic) => ({
         receivedMs: processorMs(overhead, received, onGrid),
         sentMs: processorMs(overhead, sent, onGrid),
       });
-      const { forward, backward } = traffic[index] as DeviceTraffic;
+      const { forward, backward } = defined(traffic.get(program.device), program.device);
       const exchangeCosts = { forward: costs(forward), backward: costs(backward) };
       const plainCost = costs(noTraffic);
       const start = firstInstruction[index] as number;
@@ -171,28 +164,6 @@ class Compiler {
         if (isLastPiece(step, program)) sendingMs[start + offset] = sentMs;
       }
     }
-  }
-
-  /**
-   * By runner: what its passes of a micro-batch are given and hand on, frames wherever they come from. What the data's
-   * holder hands out goes with its forward passes.
-   */
-  #traffic(): readonly DeviceTraffic[] {
-    const pass = () => ({ received: { bytes: 0, frames: 0, passes: 0 }, sent: { bytes: 0, frames: 0, passes: 1 } });
-    const traffic = this.#runners.map(() => ({ forward: pass(), backward: pass() }));
-    const runnerAt = new Map(this.#runners.map(({ place }, index) => [place, index]));
-    for (const { channel, payload, receiver, bytes } of this.#flows) {
-      const { direction } = payloads[payload];
-      const sender = channel === -1 ? undefined : runnerAt.get((this.#channels[channel] as Channel).from);
-      const received = traffic[receiver]?.[direction].received;
-      const sent = sender === undefined ? undefined : traffic[sender]?.[direction].sent;
-      for (const end of [received, sent]) {
-        if (end === undefined) continue;
-        end.bytes += channel === -1 ? 0 : bytes;
-        end.frames++;
-      }
-    }
-    return traffic;
   }
 
   /** What the first part of a backward pass computes again, where the plan keeps less than everything. */
@@ -236,7 +207,8 @@ class Compiler {
 
   #createFlow({ payload, samples, encoding }: Send | Receive, from: number, receiver: number): Flow {
     const { program, place: to } = this.#runners[receiver] as Runner;
-    const plainBytes = (samples[1] - samples[0]) * this.#bytesPerSample(payload, program.layers);
+    const plainBytes =
+      (samples[1] - samples[0]) * payloadBytes(this.#ground.profile, payload, receivedAt(payload, program));
     const bytes = plainBytes * encodedFraction(encoding);
     const { from: side } = payloads[payload];
     const senderStage = program.stage + (side === 'feed' ? 0 : side);
@@ -249,15 +221,6 @@ class Compiler {
       durationMs: onGrid(table.occupancyMs(from, to, bytes)),
       latencyMs: onGrid(table.latencyMs(from, to) + codecMs(encoding, plainBytes)),
     };
-  }
-
-  /** What one sample of a payload weighs on its way to a device with these layers. */
-  #bytesPerSample(payload: Payload, [first, end]: readonly [number, number]): number {
-    const { profile } = this.#ground;
-    if (payload === 'input') return profile.inputBytes;
-    if (payload === 'label') return profile.labelBytes;
-    const border = payload === 'activation' ? first - 1 : end - 1;
-    return defined(profile.layers[border], `layer ${border}`).outputBytes;
   }
 
   #channel(from: number, to: number): number {

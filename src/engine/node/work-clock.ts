@@ -4,6 +4,7 @@
 // garbage come with the work and use up the same quota. Node only.
 
 import { availableParallelism } from 'node:os';
+import type { ProcessClock } from '../process-clock.ts';
 import { readCpuQuota, readMainThreadMs } from './host-linux.ts';
 
 export interface WorkClockOptions {
@@ -53,19 +54,6 @@ export function createWorkClock(options: WorkClockOptions, facts: ProcessorFacts
     return workMs;
   };
 }
-
-/** What a process has done, as milliseconds of an engine that uses all the cores it may use. */
-export interface ProcessWork {
-  /** All of it: the engine's work and everything else. */
-  readonly processMs: number;
-  /** Of these, what the main thread did: it has the links. Absent where that is not known. */
-  readonly mainMs?: number;
-  /** Of these, what the engine's thread did. Absent where that is not known. */
-  readonly computeMs?: number;
-}
-
-/** Given the processor time of the engine's thread (`Engine`), where it is known. */
-export type ProcessClock = (threadMs?: number) => ProcessWork;
 
 /**
  * A clock of all that this process does. It does not run where the process has more cores for itself than its engine

@@ -18,11 +18,12 @@ import {
 import type { RunSubject } from '../protocol/run-subject.ts';
 import { compileStage, prepareStage, type StageStore } from './compiled-stages.ts';
 import { createStage } from './create-stage.ts';
+import { graphsKey } from './graphs-key.ts';
 import { ownCopy } from './samples.ts';
 import type { StagePort } from './stage.ts';
 import { decodeBundle, encodeBundle } from './stage-bundle.ts';
+import { wholeForm } from './stage-form.ts';
 import type { StageOptions } from './stage-graphs.ts';
-import { stageKey } from './stage-key.ts';
 
 const batchSize = 4;
 
@@ -35,7 +36,7 @@ function optionsOf({ sequence, training, label }: RunSubject, given: Partial<Sta
     training,
     label,
     microBatchSize: batchSize,
-    splitBackward: false,
+    form: wholeForm,
     ...given,
   };
 }
@@ -117,12 +118,12 @@ test('a stage from the store computes bit for bit what one that was just compile
   for (const net of [residualNet(), transformerNet(), sequenceFirstNet(), batchNormNet()]) {
     const subject = subjectOf(net, batchSize, { optimizer: { ...sgd, kind: 'adam' } });
     for (const form of [
-      { splitBackward: true },
-      { immediateBackward: true },
-      { immediateBackward: true, immediateUpdate: true },
+      { form: { ...wholeForm, passes: 'split' } },
+      { form: { ...wholeForm, passes: 'step' } },
+      { form: { ...wholeForm, passes: 'step-with-update', sums: 'none' } },
       { savedBudgetBytes: 2000 },
       {},
-    ]) {
+    ] satisfies Partial<StageOptions>[]) {
       const options = optionsOf(subject, form);
       const store = memoryStore();
       const results = [];
@@ -130,7 +131,7 @@ test('a stage from the store computes bit for bit what one that was just compile
         const { engine, counts } = counting(await createOnnxRuntimeNodeEngine());
         const stage = await createStage(engine, options, store);
         assert.equal(counts.translated > 0, expectedTranslations === 'some', net.graph.name);
-        results.push(await trained(stage, net, subject, options.splitBackward));
+        results.push(await trained(stage, net, subject, options.form.passes === 'split'));
         await engine.close();
       }
       assert.equal(store.entries.size, 1);
@@ -145,7 +146,7 @@ test('what a store lost or spoilt is made again and kept again', async () => {
   const options = optionsOf(subject);
   const store = memoryStore();
   const first = await createOnnxRuntimeNodeEngine();
-  const key = stageKey(first, options);
+  const key = graphsKey(first, options);
   const expected = await trained(await createStage(first, options, store), net, subject, false);
   await first.close();
   const whole = defined(store.entries.get(key), 'the entry');
@@ -237,7 +238,7 @@ test('the key changes with all that the graphs depend on, and with nothing else'
   const engine = { name: 'engine 1', blockSize: 16 };
   const subject = subjectOf(transformerNet(), batchSize);
   const { sequence, training, label } = subject;
-  const key = stageKey(engine, optionsOf(subject));
+  const key = graphsKey(engine, optionsOf(subject));
   const { graph } = sequence;
   const weight = defined(graph.parameters[0], 'a parameter');
   const changed = new Map(graph.initializers).set(weight, { ...defined(graph.initializers.get(weight), weight) });
@@ -245,9 +246,9 @@ test('the key changes with all that the graphs depend on, and with nothing else'
   const same = [
     optionsOf({ ...subject, sequence: { ...sequence, graph: { ...graph, initializers: changed } } }),
     optionsOf({ ...subject, training: { ...training, seed: 99, batchSize: 800, clipNorm: 1 } }),
-    optionsOf(subject, { microBatchSize: 40, immediateBackward: false }),
+    optionsOf(subject, { microBatchSize: 40, form: { ...wholeForm } }),
   ];
-  for (const options of same) assert.equal(stageKey(engine, options), key);
+  for (const options of same) assert.equal(graphsKey(engine, options), key);
   const constant = defined(
     [...graph.initializers].find(([name, { type }]) => type === 'float32' && !graph.parameters.includes(name)),
     'a constant',
@@ -266,9 +267,10 @@ test('the key changes with all that the graphs depend on, and with nothing else'
     optionsOf(subject, { layers: [0, 2] }),
     optionsOf(subject, { sampleCount: 3 }),
     optionsOf(subject, { sampleCount: 0 }),
-    optionsOf(subject, { splitBackward: true }),
-    optionsOf(subject, { immediateBackward: true }),
-    optionsOf(subject, { immediateUpdate: true }),
+    optionsOf(subject, { form: { ...wholeForm, passes: 'split' } }),
+    optionsOf(subject, { form: { ...wholeForm, passes: 'step' } }),
+    optionsOf(subject, { form: { ...wholeForm, passes: 'step-with-update' } }),
+    optionsOf(subject, { form: { ...wholeForm, sums: 'none' } }),
     optionsOf(subject, { savedBudgetBytes: 100 }),
     optionsOf(subject, { savedBudgetBytes: 100, budgetCount: 1 }),
     optionsOf({ ...subject, label: { ...label, type: 'int32' } }),
@@ -279,10 +281,10 @@ test('the key changes with all that the graphs depend on, and with nothing else'
     optionsOf({ ...subject, sequence: { ...sequence, graph: { ...graph, nodes: renamed } } }),
     optionsOf({ ...subject, sequence: { ...sequence, graph: { ...graph, nodes: zero } } }),
   ];
-  const keys = [key, ...others.map((options) => stageKey(engine, options))];
+  const keys = [key, ...others.map((options) => graphsKey(engine, options))];
   keys.push(
-    stageKey({ ...engine, name: 'engine 2' }, optionsOf(subject)),
-    stageKey({ ...engine, blockSize: 8 }, optionsOf(subject)),
+    graphsKey({ ...engine, name: 'engine 2' }, optionsOf(subject)),
+    graphsKey({ ...engine, blockSize: 8 }, optionsOf(subject)),
   );
   assert.equal(new Set(keys).size, keys.length);
 });

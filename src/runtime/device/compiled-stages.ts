@@ -6,6 +6,7 @@ import { defined } from '../../assert.ts';
 import type { Engine, Executable, Translation } from '../../engine/engine.ts';
 import { InputError } from '../../errors.ts';
 import type { Graph } from '../../graph/graph.ts';
+import { graphsKey } from './graphs-key.ts';
 import { decodeBundle, encodeBundle, type StageBundle } from './stage-bundle.ts';
 import {
   type ByGraph,
@@ -16,7 +17,6 @@ import {
   type StageOptions,
   stageLayout,
 } from './stage-graphs.ts';
-import { stageKey } from './stage-key.ts';
 
 /** Bytes by key, for other processes and other days. May lose anything at any time; what it gives is whole. */
 export interface StageStore {
@@ -47,14 +47,14 @@ const preparedCount = 4;
  * Layers [first, end) for a share of a micro-batch, from what was compiled before or kept in `store` where it can be.
  */
 export async function compileStage(engine: Engine, options: StageOptions, store?: StageStore): Promise<CompiledStage> {
-  const key = stageKey(engine, options);
+  const key = graphsKey(engine, options);
   const { graphs, release } = await libraryOf(engine).use(key, () => compile(engine, options, store && { key, store }));
   return { ...stageLayout(options), ...graphs, release };
 }
 
 /** Compiles a stage that may be used later. Of several, the last few stay. */
 export async function prepareStage(engine: Engine, options: StageOptions, store: StageStore): Promise<void> {
-  const key = stageKey(engine, options);
+  const key = graphsKey(engine, options);
   await libraryOf(engine).prepare(key, () => compile(engine, options, { key, store }));
 }
 

@@ -24,14 +24,14 @@ export async function createStage(engine: Engine, options: StageOptions, store?:
 export function compiledOptions(options: StageOptions): StageOptions {
   const { grain } = options.training;
   if (grain === undefined) return options;
-  const [ownCount, grainCount] = [options.sampleCount / grain, options.microBatchSize / grain];
-  assert(Number.isInteger(ownCount) && Number.isInteger(grainCount), `shares in grains of ${grain} samples`);
+  const [ownCount, grains] = [options.sampleCount / grain, options.microBatchSize / grain];
+  assert(Number.isInteger(ownCount) && Number.isInteger(grains), `shares in grains of ${grain} samples`);
   // What is computed again may come out with other last bits: a strict stage keeps all.
   return {
     ...options,
     sampleCount: ownCount > 0 ? grain : 0,
     microBatchSize: grain,
-    grainCount,
+    form: { ...options.form, grains },
     savedBudgetBytes: undefined,
   };
 }

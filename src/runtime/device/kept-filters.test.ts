@@ -17,6 +17,7 @@ import { keepFilters } from './kept-filters.ts';
 import { ownCopy } from './samples.ts';
 import { SegmentedVector } from './segmented-vector.ts';
 import type { StagePort } from './stage.ts';
+import { type StageForm, wholeForm } from './stage-form.ts';
 import { designStage, type StageOptions } from './stage-graphs.ts';
 
 /** A small filter, two large ones (3 x 3, the second with strides), a large one of one tap, and a depthwise one. */
@@ -52,7 +53,7 @@ function optionsOf(more: Partial<StageOptions> = {}): StageOptions {
     training: subject.training,
     label: subject.label,
     microBatchSize: sampleCount,
-    splitBackward: false,
+    form: wholeForm,
     ...more,
   };
 }
@@ -67,12 +68,14 @@ async function withEngine(use: (engine: Engine, blockSize: number) => Promise<vo
   }
 }
 
+/** One micro-batch a round. */
+const single: StageForm = { ...wholeForm, sums: 'none' };
 const parameters = new Set(sequence.layers.flatMap((layer) => layer.parameters));
 
-for (const splitBackward of [false, true]) {
-  test(`passes that take filters give bit for bit what passes that make them give${splitBackward ? ', in two halves too' : ''}`, async (t) => {
+for (const how of ['whole', 'split'] as const) {
+  test(`passes that take filters give bit for bit what passes that make them give${how === 'split' ? ', in two halves too' : ''}`, async (t) => {
     const skipped = await withEngine(async (engine, blockSize) => {
-      const { graphs } = designStage(engine, optionsOf({ splitBackward, isSingle: true }));
+      const { graphs } = designStage(engine, optionsOf({ form: { ...single, passes: how } }));
       const passes = Object.fromEntries(Object.entries(graphs).filter(([name]) => /^(forward|backward)/.test(name)));
       const kept = keepFilters(passes, parameters, blockSize);
       const filters = defined(kept.filters, 'filters');
@@ -104,7 +107,7 @@ for (const splitBackward of [false, true]) {
 }
 
 test('a pass without large filters stays as it is', () => {
-  const { graphs } = designStage({ blockSize: 16 }, optionsOf({ layers: [0, 1], isSingle: true }));
+  const { graphs } = designStage({ blockSize: 16 }, optionsOf({ layers: [0, 1], form: single }));
   const kept = keepFilters({ forward: defined(graphs.forward, 'a pass') }, parameters, 16);
   assert.equal(kept.filters, undefined);
   assert.equal(kept.graphs.forward, graphs.forward);
@@ -112,7 +115,7 @@ test('a pass without large filters stays as it is', () => {
 
 test('a filter that a pass gives as well as reads is made there', async (t) => {
   const skipped = await withEngine(async (engine, blockSize) => {
-    const { graphs } = designStage(engine, optionsOf({ isSingle: true }));
+    const { graphs } = designStage(engine, optionsOf({ form: single }));
     const forward = defined(graphs.forward, 'a pass');
     const kept = keepFilters({ forward }, parameters, blockSize);
     const before = defined(kept.graphs.forward, 'a pass').nodes.length;

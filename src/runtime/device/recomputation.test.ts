@@ -9,6 +9,7 @@ import { parameterBytes } from '../../graph/layers.ts';
 import { extractStage } from '../../graph/stage.ts';
 import { elementCount } from '../../graph/tensor.ts';
 import { program } from '../../schedule/generate.ts';
+import type { BucketReduction } from '../../schedule/program.ts';
 import { difference, runAlone, runCluster } from '../../testing/memory-cluster.ts';
 import {
   batches,
@@ -20,6 +21,7 @@ import {
 } from '../../testing/training-subjects.ts';
 import { bufferBytes } from '../knowledge/memory-need.ts';
 import { forwardsInFlight, recomputeWithin, savedBudgetBytes } from './recomputation.ts';
+import { type StageForm, wholeForm } from './stage-form.ts';
 import { designStage } from './stage-graphs.ts';
 
 const plan = {
@@ -137,17 +139,17 @@ test('stages on several workers that compute activations again agree with one de
 test('what passes need beside what is kept fits, too: spread over the micro-batches in flight, in whole passes, halves and pieces', () => {
   const { sequence, training, label } = subjectOf(residualNet(), 64);
   const whole = [0, sequence.layers.length] as const;
-  const reduction = {
+  const pieces: BucketReduction = {
     buckets: [[4, whole[1]] as const, [0, 4] as const],
     pass: { kind: 'backward', microBatch: 3 } as const,
   };
-  for (const form of [{ splitBackward: false }, { splitBackward: true }, { splitBackward: false, reduction }]) {
+  for (const form of [wholeForm, { ...wholeForm, passes: 'split' }, { ...wholeForm, pieces }] satisfies StageForm[]) {
     /** Bytes that a micro-batch keeps, and the most that a backward pass needs beside. */
     const memory = (
       budgetBytes: number | undefined,
       count: number | undefined,
     ): { keptBytes: number; besideBytes: number } => {
-      const stage = { sequence, layers: whole, sampleCount: 64, training, label, microBatchSize: 64, ...form };
+      const stage = { sequence, layers: whole, sampleCount: 64, training, label, microBatchSize: 64, form };
       const { graphs, pass } = designStage(
         { blockSize: undefined },
         { ...stage, savedBudgetBytes: budgetBytes, budgetCount: count },

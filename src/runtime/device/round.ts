@@ -46,7 +46,7 @@ export interface RoundPorts {
   receive(key: MailKey): Promise<Frame>;
   /** Ends every wait when the device must give up the round. */
   readonly failure: Failure;
-  /** What `nextUpdate` will say, where that is known before the round; a stage with `immediateUpdate` must know. */
+  /** What `nextUpdate` will say, where that is known before the round; a stage whose step updates must know. */
   readonly plannedUpdate?: UpdateOptions | undefined;
   /**
    * Called when the round's gradients are final: how to update with them at once, so that the device has work while

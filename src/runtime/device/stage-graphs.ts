@@ -16,7 +16,7 @@ import { joinGraphs } from '../../graph/join.ts';
 import type { CutTensor, LayerSequence } from '../../graph/layers.ts';
 import { extractStage } from '../../graph/stage.ts';
 import { byteLength } from '../../graph/tensor.ts';
-import type { BucketReduction, LayerRange } from '../../schedule/program.ts';
+import type { LayerRange } from '../../schedule/program.ts';
 import { squaredNormGraph, squaredNormsGraph } from '../../training/clipping.ts';
 import { lossGraph } from '../../training/losses.ts';
 import {
@@ -40,6 +40,7 @@ import {
   replacementName,
 } from './packs.ts';
 import { recomputeWithin } from './recomputation.ts';
+import { isStep, type StageForm } from './stage-form.ts';
 import type { StatePack } from './stage-state.ts';
 
 /** What a stage is made of. */
@@ -53,18 +54,7 @@ export interface StageOptions {
   readonly label: CutTensor;
   /** Dropout depends on a sample's place in the batch: microBatch · microBatchSize + its place in the micro-batch. */
   readonly microBatchSize: number;
-  /** Compile the backward pass in two halves, for schedules that split it. */
-  readonly splitBackward: boolean;
-  /**
-   * On the last stage: every backward pass follows its forward pass at once, so that both can be one graph. Default
-   * false.
-   */
-  readonly immediateBackward?: boolean;
-  /**
-   * One backward pass makes all of the gradients that the update of a round takes, unscaled: where forward and backward
-   * pass are one graph, the update is in it. Default false.
-   */
-  readonly immediateUpdate?: boolean;
+  readonly form: StageForm;
   /**
    * Bytes that one micro-batch may keep for its backward pass; what does not fit is computed again. Default: no limit.
    */
@@ -74,15 +64,6 @@ export interface StageOptions {
    * Default: it has memory of its own.
    */
   readonly budgetCount?: number | undefined;
-  /**
-   * One backward pass makes all of a round's gradients (of a grain), so that they need no sums. Default: as
-   * `immediateUpdate`.
-   */
-  readonly isSingle?: boolean;
-  /** Grains of a micro-batch, where the stage computes one at a time (grained-stage.ts). Default 1. */
-  readonly grainCount?: number;
-  /** How gradients are reduced beside the computing. Default: all at once, after it. */
-  readonly reduction?: BucketReduction | undefined;
 }
 
 /**
@@ -188,7 +169,8 @@ export function designStage(engine: Pick<Engine, 'blockSize'>, options: StageOpt
   // Lowering looks at what stands around a layer, which cuts change: a strict run does without.
   const blockSize = options.training.grain === undefined ? engine.blockSize : undefined;
   const { unpacked, packs, trained, optimizer } = layOut(options);
-  const { immediateUpdate = false, isSingle = immediateUpdate } = options;
+  const { passes, sums, grains } = options.form;
+  const isSingle = sums === 'none';
   const designed = (budgetBytes: number | undefined): PassDesign => {
     const found = designPass(blockSize, { ...options, trained: unpacked, packs, apartBudgetBytes: budgetBytes });
     return isSingle ? found : summing(found, trained);
@@ -196,7 +178,8 @@ export function designStage(engine: Pick<Engine, 'blockSize'>, options: StageOpt
   const found = options.sampleCount > 0 ? withinBudgets(designed, blockSize, options) : undefined;
   const pass =
     found === undefined || isSingle || blockSize === undefined ? found : keepingFilters(found, options, blockSize);
-  const step = immediateUpdate && pass !== undefined ? updatingStep(pass, trained, options.training) : undefined;
+  const step =
+    passes === 'step-with-update' && pass !== undefined ? updatingStep(pass, trained, options.training) : undefined;
   if (step !== undefined && pass !== undefined) return { pass: { ...pass.notes, isUpdating: true }, graphs: { step } };
   const updates: ByGraph<Graph> =
     trained.length === 0
@@ -205,7 +188,7 @@ export function designStage(engine: Pick<Engine, 'blockSize'>, options: StageOpt
           update: optimizer.graph,
           squaredNorm: squaredNormGraph(trained),
           ...(pass?.notes.isSumming === true ? { zeros: zerosGraph(trained) } : {}),
-          ...((options.grainCount ?? 1) > 1 ? { accumulate: accumulateGraph(trained) } : {}),
+          ...(grains > 1 ? { accumulate: accumulateGraph(trained) } : {}),
         };
   return { pass: pass?.notes, graphs: { ...pass?.graphs, ...updates } };
 }
@@ -229,8 +212,8 @@ function summing({ notes, graphs }: PassDesign, trained: readonly TensorSpec[]):
 }
 
 /** Whether the micro-batch in pieces is the round's only one. */
-function isOneInPieces({ reduction }: StageOptions): boolean {
-  return reduction?.pass?.microBatch === 0;
+function isOneInPieces({ form: { pieces } }: StageOptions): boolean {
+  return pieces?.pass?.microBatch === 0;
 }
 
 interface Layout extends Omit<StageLayout, 'packs'> {
@@ -268,9 +251,9 @@ function layOut(options: StageOptions): Layout {
 
 function inBuckets(
   trained: readonly TensorSpec[],
-  { sequence, layers, reduction }: StageOptions,
+  { sequence, layers, form }: StageOptions,
 ): readonly (readonly TensorSpec[])[] {
-  const ranges: readonly LayerRange[] = reduction?.buckets ?? [layers];
+  const ranges: readonly LayerRange[] = form.pieces?.buckets ?? [layers];
   return ranges.map((range) => {
     const own = new Set(sequence.layers.slice(...range).flatMap((layer) => layer.parameters));
     return trained.filter(({ name }) => own.has(name));
@@ -342,17 +325,9 @@ interface PassOptions extends StageOptions {
 }
 
 function designPass(blockSize: number | undefined, options: PassOptions): PassDesign {
-  const {
-    sequence,
-    layers,
-    sampleCount,
-    training,
-    label,
-    splitBackward,
-    immediateBackward = false,
-    savedBudgetBytes,
-    reduction,
-  } = options;
+  const { sequence, layers, sampleCount, training, label, savedBudgetBytes, form } = options;
+  const splitBackward = form.passes === 'split';
+  const reduction = form.pieces;
   const { trained, packs, apartBudgetBytes } = options;
   const isInPieces = reduction?.pass !== undefined;
   const parameters = trained.map((bucket) => bucket.map(({ name }) => name));
@@ -389,9 +364,8 @@ function designPass(blockSize: number | undefined, options: PassOptions): PassDe
   // In one graph with the forward pass, nothing would run again: equal nodes become one.
   const isOneGraph =
     loss !== undefined &&
-    immediateBackward &&
+    isStep(form) &&
     training.grain === undefined &&
-    !splitBackward &&
     recompute.size === 0 &&
     hasGradients &&
     !isOneInPieces(options);

@@ -32,6 +32,7 @@ import type { RoundTotals } from './round-sums.ts';
 import { ownCopy } from './samples.ts';
 import { SegmentedVector } from './segmented-vector.ts';
 import type { StagePort } from './stage.ts';
+import { type StageForm, wholeForm } from './stage-form.ts';
 import type { EntryOptions, StateEntry } from './stage-state.ts';
 
 const sampleCount = 3;
@@ -43,6 +44,11 @@ interface Options {
   /** Forward and backward pass as one graph, or the update with them. */
   readonly joined?: 'passes' | 'update';
 }
+
+const joinedForms: Readonly<Record<NonNullable<Options['joined']>, StageForm>> = {
+  passes: { ...wholeForm, passes: 'step' },
+  update: { ...wholeForm, passes: 'step-with-update', sums: 'none' },
+};
 
 /** A stage of the subject's model with its initial weights. */
 async function stageOf(
@@ -58,9 +64,7 @@ async function stageOf(
     training,
     label,
     microBatchSize: 4,
-    splitBackward: split,
-    immediateBackward: joined !== undefined,
-    immediateUpdate: joined === 'update',
+    form: joined === undefined ? { ...wholeForm, passes: split ? 'split' : 'whole' } : joinedForms[joined],
   });
   for (const layer of sequence.layers.slice(...layers)) {
     for (const [role, names] of [
@@ -392,7 +396,7 @@ test('state that was not loaded is named; optimizer state starts from zeros', as
     training,
     label,
     microBatchSize: 4,
-    splitBackward: false,
+    form: wholeForm,
   });
   stage.load({
     role: 'parameter',
@@ -421,7 +425,7 @@ test('dropout masks are those of the sample’s place in the batch, wherever the
       training,
       label,
       microBatchSize: 4,
-      splitBackward: false,
+      form: wholeForm,
     });
     for (const name of sequence.layers[0]?.parameters ?? []) {
       stage.load({ role: 'parameter', name, value: ownCopy(defined(subject.state.parameter.get(name), name)) });

@@ -187,7 +187,7 @@ export class Stage {
 
   /**
    * The live state is the one after `round` rounds and is kept as that; what an abandoned round left is forgotten.
-   * `plannedUpdate`: how the round will be updated with; a stage with `immediateUpdate` must know.
+   * `plannedUpdate`: how the round will be updated with; a stage whose step updates must know.
    */
   beginRound(round: number, plannedUpdate?: UpdateOptions): void {
     this.#forget();
@@ -289,12 +289,12 @@ export class Stage {
   }
 
   #isInPieces(microBatch: number): boolean {
-    return this.#options.reduction?.pass?.microBatch === Math.floor(microBatch / (this.#options.grainCount ?? 1));
+    return this.#options.form.pieces?.pass?.microBatch === Math.floor(microBatch / this.#options.form.grains);
   }
 
   /** Where in its micro-batch a grain lies: its gradients are summed apart. */
   #positionOf(microBatch: number): number {
-    return microBatch % (this.#options.grainCount ?? 1);
+    return microBatch % this.#options.form.grains;
   }
 
   /** Forward pass, loss and backward pass of one micro-batch, whose inputs waited for it. */

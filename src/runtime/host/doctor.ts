@@ -95,7 +95,7 @@ async function engine(): Promise<Finding> {
         return {
           check: 'engine',
           state: 'wrong',
-          text: `${thread.name} computes wrong numbers: install its package anew`,
+          text: `${thread.name} computes wrong numbers: install its package again`,
         };
       const blocks =
         thread.blockSize === undefined ? 'plain kernels only' : `kernels for blocks of ${thread.blockSize} channels`;

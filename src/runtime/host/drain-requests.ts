@@ -78,13 +78,13 @@ export async function requestDrain({ folder, device, clock, timeoutMs, pause }: 
     await pause(lookEveryMs / 2);
     for (const line of (await linesOf(eventsPath)).slice(before.length)) {
       if (line.event === 'left' && line.device === device)
-        return { device, message: `${device} was drained: the run goes on without it` };
+        return { device, message: `${device} was drained: the run continues without it` };
       if (line.event === 'warning' && line.message?.startsWith(`${device} cannot be spared`) === true)
         throw new RunError(line.message);
     }
   }
   throw new RunError(
-    `Nobody answered for ${timeoutMs / 1000} s: the run in ${folder} does not go on, or is busy with a change.`,
+    `Nobody answered for ${timeoutMs / 1000} s: the run in ${folder} has stopped, or is busy with a change.`,
   );
 }
 

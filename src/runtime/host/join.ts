@@ -6,7 +6,7 @@ import type { Clock } from '../../clock.ts';
 import { bytesInMiB } from '../../cluster/memory.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { type DeviceFacts, deviceFacts } from '../../engine/node/host-node.ts';
-import type { ProcessClock } from '../../engine/node/work-clock.ts';
+import type { ProcessClock } from '../../engine/process-clock.ts';
 import { InputError } from '../../errors.ts';
 import { isLoopback } from '../../transport/admission.ts';
 import { type Hello, protocolVersion } from '../../transport/handshake.ts';

@@ -41,7 +41,7 @@ interface MemoryStore extends StageStore {
   readonly kept: Map<string, Buffer>;
   /** Keys that were asked for and there. */
   readonly found: string[];
-  /** Resolves when so many have been written. */
+  /** Resolves when `count` stages have been written. */
   written(count: number): Promise<void>;
 }
 

@@ -9,7 +9,7 @@ import type { Engine, TranslationTarget } from '../../engine/engine.ts';
 import type { DeviceProgram } from '../../schedule/program.ts';
 import { prepareStage, type StageStore } from '../device/compiled-stages.ts';
 import { compiledOptions } from '../device/create-stage.ts';
-import { stageKey } from '../device/stage-key.ts';
+import { graphsKey } from '../device/graphs-key.ts';
 import type { ModelMessage } from '../protocol/messages.ts';
 import { type Model, stageOptionsOf } from '../worker/model.ts';
 import type { StagePreparer } from '../worker/options.ts';
@@ -70,7 +70,7 @@ export class StagesAhead implements StagePreparer {
     const { translationTarget: target } = engine;
     if (this.#isClosed || target === undefined || model.graph === undefined || spareBytes() < leastSpareBytes) return;
     const options = compiledOptions(stageOptionsOf(model, device, plan, memoryBytes));
-    const key = stageKey(engine, options);
+    const key = graphsKey(engine, options);
     if ((await store.read(key)) === undefined) {
       const pieces = await this.#run({ message: model.message, graph: model.graph, device, plan, memoryBytes, target });
       if (pieces === undefined) return;

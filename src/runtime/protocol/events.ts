@@ -1,5 +1,4 @@
-// What a run tells the world while it goes on: the terminal, `--json`, events.jsonl and metrics.jsonl all read this one
-// stream.
+// The events of a run: the terminal, `--json`, events.jsonl and metrics.jsonl all read this one stream.
 
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
 import type { RoundResult, RoundTimes } from './messages.ts';
@@ -18,7 +17,7 @@ export type Phase =
   | 'waiting'
   | 'ended';
 
-/** A link that carries otherwise than it was planned with. */
+/** A link with another bandwidth than the plan counted on. */
 export interface LinkChange {
   readonly between: readonly [string, string];
   readonly beforeMbps: number;
@@ -34,7 +33,7 @@ export interface RoundMetrics {
   readonly loss: number;
   readonly samplesPerS: number;
   readonly lr: number;
-  /** Fraction of right predictions in this batch; null where the loss knows no right ones. */
+  /** Fraction of right predictions in this batch; null if the loss has none. */
   readonly accuracy: number | null;
 }
 
@@ -44,11 +43,11 @@ export type RunEvent =
       readonly kind: 'joined';
       readonly device: string;
       readonly cores: number;
-      /** What plans count on. */
+      /** The memory that plans count on. */
       readonly memoryMiB: number;
       readonly engine: string;
       readonly cpuModel?: string;
-      /** Processor time a second that the device's process may take, where it is limited. */
+      /** Processor time a second that the device's process may take, if it is limited. */
       readonly cpuQuotaCores?: number;
       readonly batteryPercent?: number;
       readonly isDischarging?: boolean;
@@ -56,8 +55,8 @@ export type RunEvent =
       readonly oomKillCount?: number;
     }
   /**
-   * The system killed the device's process for want of memory, and it came back: plans count on less of it, with 0 on
-   * nothing.
+   * The system killed the device's process for lack of memory, and it joined again: plans count on less of its memory,
+   * 0: on nothing.
    */
   | {
       readonly kind: 'memory-lowered';
@@ -67,9 +66,9 @@ export type RunEvent =
       readonly killCount: number;
     }
   | { readonly kind: 'left'; readonly device: string; readonly reason: string }
-  /** A device that has left so often is here again; it is given work in so many seconds at the earliest. */
+  /** A device that has left `departureCount` times is back; it gets no work for `seconds`. */
   | { readonly kind: 'cool-down'; readonly device: string; readonly departureCount: number; readonly seconds: number }
-  /** Nothing was heard of a device for longer than it is used to. */
+  /** A device has been silent for longer than usual. */
   | {
       readonly kind: 'suspected';
       readonly device: string;
@@ -77,7 +76,7 @@ export type RunEvent =
       readonly suspectAfterMs: number;
       readonly deadAfterMs: number;
     }
-  /** The layout changes: training goes on from the state after `round` rounds. */
+  /** The layout changes: training continues from the state after `round` rounds. */
   | {
       readonly kind: 'recovering';
       /** One clause, such as "b left in round 7 (the connection was lost)". */
@@ -85,26 +84,26 @@ export type RunEvent =
       readonly lost: readonly string[];
       readonly plan: Plan;
       readonly round: number;
-      /** Rounds that were told and are computed again. */
+      /** Rounds that were reported and are computed again. */
       readonly repeatedRounds: number;
-      /** Whether devices have everything, or the last checkpoint must help out. */
+      /** The source of the state: devices have everything, or the last checkpoint is needed. */
       readonly source: 'devices' | 'checkpoint';
       readonly movedMiB: number;
     }
-  /** The new layout stands. */
+  /** The new layout is established. */
   | { readonly kind: 'recovered'; readonly cause: string; readonly round: number; readonly seconds: number }
   /**
-   * Devices are ready for the layouts that the loss of any one of them would lead to, so long after their own layout
+   * Devices are ready for the layouts that the loss of any one of them would lead to, `seconds` after their own layout
    * began.
    */
   | { readonly kind: 'reserve-ready'; readonly seconds: number }
   /**
-   * The first rounds of a layout have checked the profile on its real stages: what a round takes in the simulator with
-   * what they say, and what the plan predicted (0: nothing).
+   * The first rounds of a layout have checked the profile on its real stages: a round's time in the simulator with the
+   * corrected profile, and as the plan predicted it (0: no prediction).
    */
   | { readonly kind: 'checked'; readonly roundMs: number; readonly plannedMs: number }
   /**
-   * Devices that compute otherwise than profiled: how many times as long; and links that carry otherwise than measured.
+   * Devices whose computing takes `factors` times as long as profiled, and links with another bandwidth than measured.
    */
   | {
       readonly kind: 'drift';
@@ -112,7 +111,7 @@ export type RunEvent =
       readonly links: readonly LinkChange[];
     }
   | { readonly kind: 'repeated'; readonly round: number }
-  /** Single-device stages have been copied, as they were after so many rounds. */
+  /** Single-device stages have been copied, in the version after `round` rounds. */
   | { readonly kind: 'replicated'; readonly round: number }
   | { readonly kind: 'phase'; readonly phase: Phase }
   | { readonly kind: 'profile-progress'; readonly device: string; readonly done: number; readonly total: number }
@@ -134,7 +133,7 @@ export type RunEvent =
       readonly metrics: RoundMetrics;
       readonly endRound: number;
       readonly busyFraction: Readonly<Record<string, number>>;
-      /** What devices tell of all that their processes did. */
+      /** The work of the devices' processes. */
       readonly work: Readonly<Record<string, Pick<RoundResult, 'processMs' | 'linksMs' | 'reducingMs'>>>;
     }
   | { readonly kind: 'checkpoint'; readonly round: number; readonly path: string }
@@ -147,7 +146,7 @@ export type RunEvent =
       readonly peakMemoryMiB: number;
     }
   | { readonly kind: 'trace'; readonly device: string; readonly round: number; readonly times: readonly RoundTimes[] }
-  /** How a model's file was read. */
+  /** A note on how a model's file was read. */
   | { readonly kind: 'note'; readonly message: string }
   | { readonly kind: 'warning'; readonly message: string }
   | {

@@ -1,5 +1,5 @@
-// A failure that may come while others wait. Racing every wait against one long-lived promise would leave something
-// behind at each wait (a promise keeps all its reactions until it settles); here a wait that ends well leaves nothing.
+// A failure that ends all current and later waits. Racing every wait against one long-lived promise would leave a
+// reaction behind at each wait, until the promise settles; here a wait that ends well leaves nothing.
 
 /** Fails at most once; all guarded waits then reject with its reason, and all later ones. */
 export class Failure {
@@ -14,7 +14,7 @@ export class Failure {
     this.#waiting.clear();
   }
 
-  /** Waits for `work`, or for the failure if that comes first. The work's own failure is then its owner's business. */
+  /** Waits for `work`, or for the failure if that comes first; the work's own failure is then ignored. */
   guard<T>(work: Promise<T>): Promise<T> {
     return new Promise((resolve, reject) => {
       if (this.#failure === undefined) this.#waiting.add(reject);

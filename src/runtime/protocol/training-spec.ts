@@ -1,9 +1,9 @@
-// What a run trains, in plain data that travels to every device: loss, optimizer, clipping, seed. Validated wherever it
-// is read.
+// A run's training settings, as plain data that travel to every device: loss, optimizer, clipping, seed. Validated
+// wherever they are read.
 
 import { z } from 'zod';
 
-/** Settings of the optimizer; each kind reads those that it has. */
+/** Settings of the optimizer; each kind reads its own. */
 export interface OptimizerSpec {
   readonly kind: 'sgd' | 'adam' | 'adamw';
   readonly momentum: number;
@@ -26,11 +26,11 @@ export interface TrainingSpec {
   readonly seed: number;
   /** Parameters that stay as they are. */
   readonly frozen: readonly string[];
-  /** Bytes that the activations kept on each device may take, 'auto' for what its memory allows; absent: no limit. */
+  /** Bytes that kept activations may take on each device; 'auto': what its memory allows; absent: no limit. */
   readonly recompute?: 'auto' | number | undefined;
   /**
-   * Strict: samples are computed in blocks of so many, and gradients added in their order, so that plans with the same
-   * micro-batches give the same bits. Shares are multiples of it. Absent: not strict.
+   * Strict: samples are computed in blocks of this size and gradients added in the blocks' order, so that plans with
+   * the same micro-batches give the same bits. Shares are multiples of it. Absent: not strict.
    */
   readonly grain?: number | undefined;
 }
@@ -56,7 +56,7 @@ export const trainingSpecSchema: z.ZodType<TrainingSpec> = z.object({
   grain: z.number().int().positive().max(1e6).optional(),
 });
 
-/** How many copies of each weight the optimizer keeps beside it (eq. 3's s): momentum 1, Adam 2. */
+/** How many values the optimizer keeps for each weight (eq. 3's s): momentum 1, Adam 2. */
 export function optimizerStateCount(spec: Pick<TrainingSpec, 'optimizer'>): 0 | 1 | 2 {
   if (spec.optimizer.kind !== 'sgd') return 2;
   return spec.optimizer.momentum > 0 ? 1 : 0;

@@ -7,7 +7,7 @@ import type { Plan } from '../../cluster/cluster.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { RunError } from '../../errors.ts';
 import { program } from '../../schedule/generate.ts';
-import { type Instruction, isBackwardImmediate, isRoundSingle, isUpdateImmediate } from '../../schedule/program.ts';
+import type { Instruction } from '../../schedule/program.ts';
 import { isBoundary } from '../coordinator/machine.ts';
 import type { MachineConfig } from '../coordinator/machine-types.ts';
 import type { CoordinatorEnd, RunHooks } from '../coordinator/options.ts';
@@ -18,6 +18,7 @@ import { budgetCount, savedBudgetBytes } from '../device/recomputation.ts';
 import { feedName, isTraced, runRound } from '../device/round.ts';
 import { ownCopy, sliceSamples } from '../device/samples.ts';
 import type { StagePort } from '../device/stage.ts';
+import { stageFormOf } from '../device/stage-form.ts';
 import type { StageOptions } from '../device/stage-graphs.ts';
 import { Failure } from '../protocol/failure.ts';
 import type { RunState } from '../protocol/run-state.ts';
@@ -58,10 +59,7 @@ export async function trainHere(
     training,
     label,
     microBatchSize: plan.microBatchSize,
-    splitBackward: false,
-    immediateBackward: isBackwardImmediate(device),
-    immediateUpdate: isUpdateImmediate(device) && training.clipNorm === null,
-    isSingle: isRoundSingle(device),
+    form: stageFormOf(device, training),
     savedBudgetBytes: savedBudgetBytes({ sequence, program: device, training, memoryBytes }),
     budgetCount: budgetCount({ program: device, training }),
   };

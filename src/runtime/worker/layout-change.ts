@@ -15,7 +15,7 @@ import type { StatePart, ToWorker } from '../protocol/messages.ts';
 import { Arrivals } from './arrivals.ts';
 import type { WorkerContext } from './context.ts';
 import { Departures } from './departures.ts';
-import { checkedProgram, Layout, stageKey, topologyOf } from './layout.ts';
+import { checkedProgram, Layout, stageIdentity, topologyOf } from './layout.ts';
 import type { Links } from './links.ts';
 import { stageOptionsOf } from './model.ts';
 import { Superseded, sessionOf } from './session.ts';
@@ -86,7 +86,7 @@ async function place(
   const { catalog, layouts } = model;
   const { arrivals, failure } = context.session;
   const options = stageOptionsOf(model, program, plan, context.options.memoryBytes);
-  const key = stageKey(options);
+  const key = stageIdentity(options);
   const same = layouts.takeLike(key);
   const begin = (stage: StagePort): Layout => {
     const layout = new Layout({ program, stage, key }, round);
@@ -107,7 +107,7 @@ async function place(
     }
   }
   const { stage } = defined(layouts.current, 'the layout');
-  // A stage that stays has all that it needs, whatever others were told to send: it may have been whole before the
+  // A stage that stays has all that it needs, whatever others are to send: it may have been whole before the
   // coordinator knew.
   arrivals?.deliver(same === undefined ? (entry) => stage.load(entry) : () => {});
 }

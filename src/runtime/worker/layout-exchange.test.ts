@@ -123,7 +123,7 @@ function roundOf(epoch: number): readonly Frame[] {
   return [roundFrame, ...data].map((one) => ({ ...one, epoch }));
 }
 
-/** A worker that was told to take layers [2, 4) over from a peer. */
+/** A worker that is to take layers [2, 4) over from a peer. */
 async function takingOver(): Promise<{ worker: Session; peer: Link }> {
   const { worker, peer } = await startWithPeer();
   const moves = [{ layers: [2, 4], from: 'b', to: 'a' }];

@@ -157,7 +157,15 @@ export function topologyOf(plan: Plan, device: DeviceProgram): Topology {
   return { peers, backup, kept };
 }
 
-/** Everything that a stage's compilation depends on, except the run's model and settings. */
-export function stageKey({ sequence: _sequence, training: _training, label: _label, ...rest }: StageOptions): string {
+/**
+ * What a stage computes, within one run: layers, share, form and budgets, as text. Two stages of the same model and
+ * settings that agree in it compute the same.
+ */
+export function stageIdentity({
+  sequence: _sequence,
+  training: _training,
+  label: _label,
+  ...rest
+}: StageOptions): string {
   return JSON.stringify(rest);
 }

@@ -4,15 +4,10 @@ import type { Plan } from '../../cluster/cluster.ts';
 import { ProtocolError, RunError } from '../../errors.ts';
 import { type CutTensor, type LayerSequence, layers } from '../../graph/layers.ts';
 import { wrap } from '../../graph/tensor.ts';
-import {
-  bucketReductionOf,
-  type DeviceProgram,
-  isBackwardImmediate,
-  isRoundSingle,
-  isUpdateImmediate,
-} from '../../schedule/program.ts';
+import type { DeviceProgram } from '../../schedule/program.ts';
 import type { Frame } from '../../transport/link.ts';
 import { budgetCount, savedBudgetBytes } from '../device/recomputation.ts';
+import { stageFormOf } from '../device/stage-form.ts';
 import type { StageOptions } from '../device/stage-graphs.ts';
 import type { ModelMessage, ToWorker } from '../protocol/messages.ts';
 import { decodeModel } from '../protocol/model-transfer.ts';
@@ -85,11 +80,7 @@ export function stageOptionsOf(
     training,
     label,
     microBatchSize,
-    splitBackward: device.instructions.some(({ kind }) => kind === 'backward-input'),
-    immediateBackward: isBackwardImmediate(device),
-    reduction: bucketReductionOf(device),
-    immediateUpdate: isUpdateImmediate(device) && training.clipNorm === null,
-    isSingle: isRoundSingle(device),
+    form: stageFormOf(device, training),
     savedBudgetBytes: savedBudgetBytes({ sequence, program: device, training, memoryBytes }),
     budgetCount: budgetCount({ program: device, training }),
   };

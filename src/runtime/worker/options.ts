@@ -4,7 +4,7 @@
 import type { Clock } from '../../clock.ts';
 import type { Plan } from '../../cluster/cluster.ts';
 import type { Engine } from '../../engine/engine.ts';
-import type { ProcessClock } from '../../engine/node/work-clock.ts';
+import type { ProcessClock } from '../../engine/process-clock.ts';
 import type { LayerSequence } from '../../graph/layers.ts';
 import type { DeviceProgram } from '../../schedule/program.ts';
 import type { Frame, Link } from '../../transport/link.ts';

@@ -37,7 +37,7 @@ function direction(
   };
 }
 
-/** What a worker has lost to its links when it has sent and received so many bytes. */
+/** A worker's link work after it has sent and received these bytes. */
 type Loss = (sentBytes: number, receivedBytes: number) => number | undefined;
 
 /** Two workers' peers, linked by such directions. */

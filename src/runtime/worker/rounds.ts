@@ -48,7 +48,7 @@ export class Rounds {
     const { peers, work, statistics, window } = this.#options;
     const layout = context.running('round');
     statistics.roundBegins();
-    // A round that was given up goes on in the background: it must not touch the next layout, its mail, or its reports.
+    // A round that was given up may still run: it must not touch the next layout, its mail, or its reports.
     const { session } = context;
     const isClipped = defined(context.model, 'the model').message.training.clipNorm !== null;
     const update = { learningRate, step: round + 1 };

@@ -2,7 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { ProcessWork } from '../../engine/node/work-clock.ts';
+import type { ProcessWork } from '../../engine/process-clock.ts';
 import { WorkReport } from './work-report.ts';
 
 /** A clock that reads these values, one after the other. */

@@ -1,7 +1,7 @@
 // How much a worker's process has worked, as its links and its rounds report it.
 
 import type { Engine } from '../../engine/engine.ts';
-import type { ProcessClock, ProcessWork } from '../../engine/node/work-clock.ts';
+import type { ProcessClock, ProcessWork } from '../../engine/process-clock.ts';
 
 /** The work of one process, as milliseconds of computing. */
 export class WorkReport {

@@ -130,7 +130,7 @@ function beat(context: WorkerContext): () => void {
 /** Reports an error that ends the worker; throws it if it is a mistake of our own. */
 async function report(context: WorkerContext, error: unknown): Promise<WorkerEnd> {
   const text = error instanceof Error ? error.message : String(error);
-  // If the link is gone as well, there is nobody to tell.
+  // If the link has ended as well, nobody receives it.
   await context.send('failed', { message: text.slice(0, 2000) }).catch(() => {});
   if (!(error instanceof InputError || error instanceof RunError || error instanceof ProtocolError)) throw error;
   return { clean: false, reason: text };

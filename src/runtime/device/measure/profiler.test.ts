@@ -3,7 +3,7 @@ import { test } from 'node:test';
 import { defined } from '../../../assert.ts';
 import { systemClock } from '../../../clock.ts';
 import type { Engine, Executable, Value } from '../../../engine/engine.ts';
-import type { ProcessClock } from '../../../engine/node/work-clock.ts';
+import type { ProcessClock } from '../../../engine/process-clock.ts';
 import { createReferenceEngine } from '../../../engine/reference.ts';
 import { GraphBuilder } from '../../../graph/builder.ts';
 import type { Graph } from '../../../graph/graph.ts';
@@ -11,6 +11,7 @@ import { type LayerSequence, layers } from '../../../graph/layers.ts';
 import { allocate, elementCount } from '../../../graph/tensor.ts';
 import { batchNormNet, residualNet, sequenceFirstNet, transformerNet } from '../../../testing/training-subjects.ts';
 import { assumedTraining } from '../../host/profile-here.ts';
+import { wholeForm } from '../stage-form.ts';
 import {
   cachedProfile,
   type MeasuredProfile,
@@ -234,8 +235,7 @@ test('the layers’ times add up to those of real stages', async () => {
   for (const [point, batchSize] of [1, 4].entries()) {
     const staged = async (
       range: readonly [number, number],
-      immediateBackward: boolean,
-      splitBackward = false,
+      passes: 'whole' | 'split' | 'step',
     ): Promise<TrialTimes> => {
       const common = {
         sequence,
@@ -243,9 +243,9 @@ test('the layers’ times add up to those of real stages', async () => {
         microBatchSize: batchSize,
         training: assumedTraining(4, []),
         label,
-        splitBackward,
+        form: { ...wholeForm, passes },
       };
-      const trial = await createStageTrial(engine, { ...common, layers: range, immediateBackward });
+      const trial = await createStageTrial(engine, { ...common, layers: range });
       await trial.microBatch(); // the first adds nothing to the sum of gradients
       const taken = await trial.microBatch();
       trial.release();
@@ -257,8 +257,8 @@ test('the layers’ times add up to those of real stages', async () => {
     // Six layers are six parts. Each takes something besides, the whole only once: what calls take is known from the
     // smallest batch, of the rest half is.
     const parts: TrialTimes[] = [];
-    for (let first = 0; first < 6; first++) parts.push(await staged([first, first + 1], false));
-    const wholeMs = total(await staged([0, 6], false));
+    for (let first = 0; first < 6; first++) parts.push(await staged([first, first + 1], 'whole'));
+    const wholeMs = total(await staged([0, 6], 'whole'));
     const besideMs = (sum(parts.map(total)) - wholeMs) / 5;
     if (batchSize === 1) callMs = besideMs;
     assert.ok(besideMs > 0 && besideMs >= callMs);
@@ -287,7 +287,7 @@ test('the layers’ times add up to those of real stages', async () => {
       [2, 4],
       [4, 6],
     ] as const) {
-      const [whole, split] = [await staged(range, false), await staged(range, false, true)];
+      const [whole, split] = [await staged(range, 'whole'), await staged(range, 'split')];
       assert.equal(split.forwardMs, whole.forwardMs);
       const [partsMs, wholeMs] = [over(times.backwardMs, range), less(whole.backwardMs, lessMs / 2)];
       const inputMs = Math.min(1, less(split.inputMs, lessMs / 2) / wholeMs) * partsMs;
@@ -306,7 +306,7 @@ test('the layers’ times add up to those of real stages', async () => {
       (times.forwardMs[point]?.[layer] ?? 0) + (times.backwardMs[point]?.[layer] ?? 0);
     let [togetherMs, partsMs] = [0, 0];
     for (const first of [0, 3]) {
-      togetherMs += total(await staged([first, 6], true)) - callMs;
+      togetherMs += total(await staged([first, 6], 'step')) - callMs;
       for (let layer = first; layer < 6; layer++) partsMs += apartMs(layer);
     }
     assert.ok(togetherMs < partsMs);

@@ -10,7 +10,7 @@ import type { DeviceTimes, LayerProfile } from '../../../cluster/cluster.ts';
 import { measuredOverhead } from '../../../cluster/overhead.ts';
 import type { Engine, Executable, Value } from '../../../engine/engine.ts';
 import { loweringOf } from '../../../engine/lowering.ts';
-import type { ProcessClock } from '../../../engine/node/work-clock.ts';
+import type { ProcessClock } from '../../../engine/process-clock.ts';
 import type { Graph, ValueInfo } from '../../../graph/graph.ts';
 import {
   type CutTensor,

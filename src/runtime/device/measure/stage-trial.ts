@@ -6,7 +6,7 @@
 
 import { defined } from '../../../assert.ts';
 import type { Engine } from '../../../engine/engine.ts';
-import type { ProcessClock, ProcessWork } from '../../../engine/node/work-clock.ts';
+import type { ProcessClock, ProcessWork } from '../../../engine/process-clock.ts';
 import type { CutTensor } from '../../../graph/layers.ts';
 import {
   allocate,
@@ -90,6 +90,7 @@ export async function createStageTrial(
         options.sampleCount,
       );
   const labels = stage.isLast ? madeUpCuts([stage.label], options.sampleCount)[0] : undefined;
+  const isSplit = options.form.passes === 'split';
   let step = 0;
   stage.beginRound(step);
   await engine.settled();
@@ -97,14 +98,12 @@ export async function createStageTrial(
     async microBatch() {
       const [given, target, seeds] = [inputs.map(copied), labels && copied(labels), gradients.map(copied)];
       const forward = await timed(() => stage.forward(0, 0, given, target));
-      const backward = await timed(() =>
-        options.splitBackward ? stage.backwardInput(0, seeds) : stage.backward(0, seeds),
-      );
-      const weight = options.splitBackward ? await timed(async () => stage.backwardWeight(0)) : noWork;
+      const backward = await timed(() => (isSplit ? stage.backwardInput(0, seeds) : stage.backward(0, seeds)));
+      const weight = isSplit ? await timed(async () => stage.backwardWeight(0)) : noWork;
       return {
         forwardMs: forward.computeMs,
         backwardMs: backward.computeMs + weight.computeMs,
-        inputMs: options.splitBackward ? backward.computeMs : 0,
+        inputMs: isSplit ? backward.computeMs : 0,
         mainMs:
           forward.mainMs === undefined || backward.mainMs === undefined ? undefined : forward.mainMs + backward.mainMs,
       };

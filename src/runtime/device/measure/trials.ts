@@ -1,10 +1,11 @@
 // Times stages of the model on this device: together in turn where all of them fit, else one after the other.
 
 import type { Engine } from '../../../engine/engine.ts';
-import type { ProcessClock } from '../../../engine/node/work-clock.ts';
+import type { ProcessClock } from '../../../engine/process-clock.ts';
 import { type CutTensor, type LayerSequence, parameterBytes } from '../../../graph/layers.ts';
 import { optimizerStateCount, type TrainingSpec } from '../../protocol/training-spec.ts';
 import type { LeastKept } from '../recomputation.ts';
+import { wholeForm } from '../stage-form.ts';
 import { type Range, sum } from './parts.ts';
 import {
   createStageTrial,
@@ -99,8 +100,8 @@ export async function withTrial<T>(
 function createTrial(request: TrialRequest, layers: Range, passes: Passes): Promise<StageTrial> {
   const { engine, sequence, batchSize, training, label, processWork } = request;
   const common = { sequence, layers, sampleCount: batchSize, microBatchSize: batchSize, training, label };
-  const how = { splitBackward: passes === 'split', immediateBackward: passes === 'step' };
-  return createStageTrial(engine, { ...common, ...how }, processWork);
+  const form = { ...wholeForm, passes: passes === 'apart' ? 'whole' : passes } as const;
+  return createStageTrial(engine, { ...common, form }, processWork);
 }
 
 /**

@@ -238,7 +238,7 @@ class Names {
     return true;
   }
 
-  /** The name goes on with another key, of the same device. */
+  /** The device keeps its name with another key. */
   replace(name: string, key: string): void {
     this.#keys.set(name, key);
   }

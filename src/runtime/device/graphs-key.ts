@@ -1,5 +1,5 @@
 // What a stage's graphs depend on, as a key: two stages with the same key on one engine have the same graphs, whatever
-// their weights.
+// their weights, in every process and on every day. worker/layout.ts compares stages within one run.
 
 import { createHash, type Hash } from 'node:crypto';
 import type { Engine } from '../../engine/engine.ts';
@@ -12,14 +12,14 @@ import type { StageOptions } from './stage-graphs.ts';
  * The key, in hexadecimal digits. The seed, the weights and the number of micro-batches (but for whether there is one,
  * and it comes in pieces) have no part in it.
  */
-export function stageKey({ name, blockSize }: Pick<Engine, 'name' | 'blockSize'>, options: StageOptions): string {
-  const { sequence, layers, sampleCount, training, label, savedBudgetBytes, reduction } = options;
-  const { splitBackward, immediateBackward = false, immediateUpdate = false, isSingle = immediateUpdate } = options;
+export function graphsKey({ name, blockSize }: Pick<Engine, 'name' | 'blockSize'>, options: StageOptions): string {
+  const { sequence, layers, sampleCount, training, label, savedBudgetBytes, form } = options;
   const { loss, optimizer, frozen } = training;
   const hash = createHash('sha256').update(modelDigest(sequence));
   const labels = [label.type, label.shape];
   const isStrict = training.grain !== undefined;
-  const pieces = [isStrict, reduction?.buckets, reduction?.pass?.kind, reduction?.pass?.microBatch === 0];
+  const { buckets, pass } = form.pieces ?? {};
+  const pieces = [isStrict, buckets, pass?.kind, pass?.microBatch === 0];
   add(hash, [
     name,
     blockSize,
@@ -32,7 +32,7 @@ export function stageKey({ name, blockSize }: Pick<Engine, 'name' | 'blockSize'>
     savedBudgetBytes,
     options.budgetCount,
   ]);
-  add(hash, [splitBackward, immediateBackward, immediateUpdate, isSingle, (options.grainCount ?? 1) > 1, pieces]);
+  add(hash, [form.passes, form.sums, form.grains > 1, pieces]);
   return hash.digest('hex');
 }
 

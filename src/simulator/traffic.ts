@@ -1,0 +1,82 @@
+// What a Program's devices receive and send: bytes over links, frames and passes, by which their processors pay
+// (cluster/overhead.ts). One micro-batch stands for all.
+
+import { defined } from '../assert.ts';
+import type { Cluster, Profile } from '../cluster/cluster.ts';
+import { encodedFraction } from '../cluster/compression.ts';
+import type { PassTraffic } from '../cluster/overhead.ts';
+import { type Direction, type Payload, payloads } from '../schedule/passes.ts';
+import type { DeviceProgram, LayerRange, Program, Receive, Send } from '../schedule/program.ts';
+
+/** What a device's passes of a micro-batch are given and hand on, by their direction. */
+export type DeviceTraffic = Readonly<Record<Direction, PassTraffic>>;
+
+type Changing<Of> = { -readonly [Key in keyof Of]: Of[Key] extends number ? number : Changing<Of[Key]> };
+
+/** Of a pass that neither waits for anything nor hands anything on. */
+export const noTraffic: PassTraffic = {
+  received: { bytes: 0, frames: 0, passes: 0 },
+  sent: { bytes: 0, frames: 0, passes: 1 },
+};
+
+/**
+ * By device, in the order of the Program. Inputs and labels are frames wherever they come from; they are bytes where
+ * they cross a link, and what the data's holder hands out goes with its forward passes.
+ */
+export function trafficByDevice(
+  { devices }: Program,
+  profile: Profile,
+  { dataDevice }: Pick<Cluster, 'dataDevice'>,
+): ReadonlyMap<string, DeviceTraffic> {
+  const pass = (): Changing<PassTraffic> => ({ received: { ...noTraffic.received }, sent: { ...noTraffic.sent } });
+  const found = new Map(devices.map(({ device }) => [device, { forward: pass(), backward: pass() }]));
+  for (const { device, layers, instructions } of devices) {
+    const own = defined(found.get(device), device);
+    for (const step of instructions) {
+      if ((step.kind !== 'send' && step.kind !== 'receive') || step.microBatch !== 0) continue;
+      const { direction } = payloads[step.payload];
+      const sender = step.kind === 'send' ? device : (step.from ?? dataDevice ?? device);
+      const isFed = step.kind === 'receive' && step.from === null && sender !== device;
+      const bytes = step.kind === 'receive' && sender === device ? 0 : pieceBytes(step, profile, layers);
+      const ends = [
+        own[direction][step.kind === 'send' ? 'sent' : 'received'],
+        ...(isFed ? [found.get(sender)?.forward.sent] : []),
+      ];
+      for (const end of ends) {
+        if (end === undefined) continue;
+        end.bytes += bytes;
+        end.frames++;
+      }
+    }
+  }
+  return found;
+}
+
+/** Frames that each device receives and sends in a round. */
+export function framesOfRound({ forward, backward }: DeviceTraffic, microBatchCount: number): number {
+  const frames = [forward, backward].flatMap(({ received, sent }) => [received.frames, sent.frames]);
+  return microBatchCount * frames.reduce((sum, count) => sum + count, 0);
+}
+
+/** Bytes of a piece on its way, as the device with these layers sends or receives it. */
+function pieceBytes(
+  { kind, payload, samples, encoding }: Send | Receive,
+  profile: Profile,
+  layers: LayerRange,
+): number {
+  const isBehind = (payloads[payload].from === 1) !== (kind === 'send');
+  const plainBytes = (samples[1] - samples[0]) * payloadBytes(profile, payload, layers[isBehind ? 1 : 0]);
+  return plainBytes * encodedFraction(encoding);
+}
+
+/** What one sample of a payload weighs on its way over the border before layer `cut`. */
+export function payloadBytes({ inputBytes, labelBytes, layers }: Profile, payload: Payload, cut: number): number {
+  if (payload === 'input') return inputBytes;
+  if (payload === 'label') return labelBytes;
+  return defined(layers[cut - 1], `layer ${cut - 1}`).outputBytes;
+}
+
+/** Of the device that receives a payload: the border that it comes over. */
+export function receivedAt(payload: Payload, { layers: [first, end] }: Pick<DeviceProgram, 'layers'>): number {
+  return payloads[payload].from === 1 ? end : first;
+}
