@@ -11,18 +11,18 @@ import { differentiableOperator, type GradientRule } from './rule.ts';
 import { gradientRules } from './rules.ts';
 
 /**
- * Writes the gradients of all `moved` values that `seeds` (value → its gradient from outside) reach, and returns them
- * by value. Values that are not moved cost nothing. Throws InputError if a gradient reaches an operator without a rule.
+ * Writes the gradients of all `varied` values that `seeds` (value → its gradient from outside) reach, and returns them
+ * by value. Other values cost nothing. Throws InputError if a gradient reaches an operator without a rule.
  */
 export function backpropagate(
   emitter: Emitter,
   {
-    moved,
+    varied,
     seeds,
     forms,
     deferred = false,
   }: {
-    readonly moved: ReadonlySet<string>;
+    readonly varied: ReadonlySet<string>;
     readonly seeds: ReadonlyMap<string, string>;
     readonly forms: ConvolutionForms;
     readonly deferred?: boolean;
@@ -46,8 +46,8 @@ export function backpropagate(
   const producers = new Map(nodes.flatMap((node) => node.outputs.map((output) => [output, node] as const)));
   const producer = (value: string): Node | undefined => producers.get(value);
   for (const node of nodes.reverse()) {
-    const needs = node.inputs.map((input) => moved.has(input));
-    const outputGradients = node.outputs.map((output) => (moved.has(output) ? total(output) : undefined));
+    const needs = node.inputs.map((input) => varied.has(input));
+    const outputGradients = node.outputs.map((output) => (varied.has(output) ? total(output) : undefined));
     if (!needs.includes(true) || outputGradients.every((gradient) => gradient === undefined)) continue;
     const gradients = ruleOf(node)({ node, emitter, outputGradients, needs, producer, forms, deferred });
     node.inputs.forEach((input, index) => {

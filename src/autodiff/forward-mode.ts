@@ -72,10 +72,10 @@ export function tangentGraph(stage: StaticGraph, options: TangentOptions): Tange
     isFloat((masked.types.get(name) as ValueType).type),
   );
   const { lower = (pass) => pass } = options;
-  const { emitter: written, bufferUpdates, moved } = loadForward(masked, sources);
+  const { emitter: written, bufferUpdates, varied } = loadForward(masked, sources);
   const tangents = new Map(sources.map((name) => [name, declareTangent(written, name)]));
   const [data, forwardCount] = [graph.inputs.map(({ name }) => name), written.nodes.length];
-  const starts = propagate(written, { moved, tangents, data, deferred: options.lower !== undefined });
+  const starts = propagate(written, { varied, tangents, data, deferred: options.lower !== undefined });
   const tangentOutputs = outputs.filter((name) => tangents.has(name));
   const results = [
     ...new Set([...graph.outputs.map(({ name }) => name), ...bufferUpdates.map(({ output }) => output)]),
@@ -125,19 +125,19 @@ function declareTangent(emitter: Emitter, name: string): string {
 }
 
 /**
- * Writes the tangents of all `moved` values that `tangents` (value → its tangent) reach, and adds them to it. Returns
+ * Writes the tangents of all `varied` values that `tangents` (value → its tangent) reach, and adds them to it. Returns
  * the parameters' tangents from which the activations' first ones arise (a first layer's): these meet activations
  * without tangents.
  */
 function propagate(
   emitter: Emitter,
   {
-    moved,
+    varied,
     tangents,
     data,
     deferred,
   }: {
-    readonly moved: ReadonlySet<string>;
+    readonly varied: ReadonlySet<string>;
     readonly tangents: Map<string, string>;
     readonly data: readonly string[];
     readonly deferred: boolean;
@@ -150,7 +150,7 @@ function propagate(
   for (const node of [...emitter.nodes]) {
     const isActivation = node.inputs.some((input) => activations.has(input));
     if (isActivation) for (const output of node.outputs) if (output !== '') activations.add(output);
-    const results = node.outputs.filter((output) => moved.has(output));
+    const results = node.outputs.filter((output) => varied.has(output));
     const movingInputs = node.inputs.filter((input) => tangents.has(input));
     if (results.length === 0 || movingInputs.length === 0) continue;
     const found = ruleOf(node)({ node, emitter, tangents: node.inputs.map((input) => tangents.get(input)), deferred });

@@ -23,10 +23,10 @@ export interface Forward {
   readonly emitter: Emitter;
   readonly bufferUpdates: readonly BufferUpdate[];
   /**
-   * The float values that depend differentiably on a source, including the sources; never running statistics, masks or
-   * indices.
+   * The varied values (activity analysis): floats that depend differentiably on a source, including the sources; never
+   * running statistics, masks or indices.
    */
-  readonly moved: ReadonlySet<string>;
+  readonly varied: ReadonlySet<string>;
 }
 
 /** Loads a stage with dropouts already replaced. `sources`: the inputs and parameters that need gradients. */
@@ -40,10 +40,10 @@ export function loadForward({ graph, types }: StaticGraph, sources: readonly str
   graph.inputs.forEach(({ name }) => declare(name));
   changing.forEach(declare);
   for (const [name, value] of graph.initializers) if (!changing.includes(name)) emitter.initializer(name, value);
-  const moved = new Set(sources);
+  const varied = new Set(sources);
   const bufferUpdates: BufferUpdate[] = [];
   for (const node of graph.nodes) {
-    const passes = isDifferentiable(node) && node.inputs.some((input) => moved.has(input));
+    const passes = isDifferentiable(node) && node.inputs.some((input) => varied.has(input));
     if (isTrainingBatchNormalization(node))
       bufferUpdates.push(...writeBatchNormalization(emitter, node, graph.buffers));
     else if (passes && node.operator === 'LayerNormalization') emitter.append(withOutputs(emitter, node, 3));
@@ -52,9 +52,9 @@ export function loadForward({ graph, types }: StaticGraph, sources: readonly str
         node,
         node.outputs.map((output) => (output === '' ? { type: 'float32', shape: [] } : typeOf(types, output))),
       );
-    if (passes) for (const output of gradientOutputs(node)) if (isFloat(typeOf(types, output).type)) moved.add(output);
+    if (passes) for (const output of gradientOutputs(node)) if (isFloat(typeOf(types, output).type)) varied.add(output);
   }
-  return { emitter, bufferUpdates, moved };
+  return { emitter, bufferUpdates, varied };
 }
 
 /** Asserts that the names belong to inputs, parameters and outputs of a graph. */

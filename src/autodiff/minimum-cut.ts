@@ -33,16 +33,16 @@ export class FlowNetwork {
     const residual = Float64Array.from(this.#capacities);
     const finite = this.#capacities.filter(Number.isFinite);
     // Rounding leaves residual capacities, which count as 0.
-    const crumb = finite.reduce((sum, capacity) => sum + capacity, 0) * 1e-13;
+    const tolerance = finite.reduce((sum, capacity) => sum + capacity, 0) * 1e-13;
     for (;;) {
-      const levels = this.#levels(residual, source, crumb);
+      const levels = this.#levels(residual, source, tolerance);
       if (levels[sink] === -1) return new Set([...levels.keys()].filter((vertex) => levels[vertex] !== -1));
-      this.#block(residual, levels, { source, sink, crumb });
+      this.#block(residual, levels, { source, sink, tolerance });
     }
   }
 
   /** The distance of every vertex from the source over edges with residual capacity; −1 if there is no path. */
-  #levels(residual: Float64Array, source: number, crumb: number): Int32Array {
+  #levels(residual: Float64Array, source: number, tolerance: number): Int32Array {
     const levels = new Int32Array(this.#edges.length).fill(-1);
     levels[source] = 0;
     const open = [source];
@@ -50,7 +50,7 @@ export class FlowNetwork {
       const vertex = open[place] as number;
       for (const edge of this.#edges[vertex] as number[]) {
         const head = this.#heads[edge] as number;
-        if (levels[head] !== -1 || (residual[edge] as number) <= crumb) continue;
+        if (levels[head] !== -1 || (residual[edge] as number) <= tolerance) continue;
         levels[head] = (levels[vertex] as number) + 1;
         open.push(head);
       }
@@ -62,7 +62,7 @@ export class FlowNetwork {
   #block(
     residual: Float64Array,
     levels: Int32Array,
-    { source, sink, crumb }: { readonly source: number; readonly sink: number; readonly crumb: number },
+    { source, sink, tolerance }: { readonly source: number; readonly sink: number; readonly tolerance: number },
   ): void {
     const next = new Int32Array(this.#edges.length);
     const path: number[] = [];
@@ -74,7 +74,7 @@ export class FlowNetwork {
           residual[edge] = (residual[edge] as number) - flow;
           residual[edge ^ 1] = (residual[edge ^ 1] as number) + flow;
         }
-        path.length = path.findIndex((edge) => (residual[edge] as number) <= crumb);
+        path.length = path.findIndex((edge) => (residual[edge] as number) <= tolerance);
       } else {
         const edges = this.#edges[vertex] as number[];
         const edge = edges[next[vertex] as number];
@@ -83,7 +83,7 @@ export class FlowNetwork {
           path.pop();
           levels[vertex] = -2; // a dead end, for the rest of this phase
         } else if (
-          (residual[edge] as number) > crumb &&
+          (residual[edge] as number) > tolerance &&
           levels[this.#heads[edge] as number] === (levels[vertex] as number) + 1
         ) {
           path.push(edge);

@@ -1,11 +1,10 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import type { Graph } from '../graph/graph.ts';
 import { instantiate, type StaticGraph } from '../graph/static.ts';
 import { isFloat, type Tensor, tensor, type ValueType } from '../graph/tensor.ts';
 import { createRandom } from '../random.ts';
 import { assertClose, inDoublePrecision, randomTensor, runBackward } from '../testing/gradient-check.ts';
-import { randomGraph } from '../testing/random-graph.ts';
+import { randomTrainedGraph } from '../testing/random-graph-cases.ts';
 import { attentionNet, depthwiseNet, residualNet } from '../testing/small-nets.ts';
 import { differentiate } from './differentiate.ts';
 import type { Recomputation } from './recompute.ts';
@@ -67,17 +66,9 @@ test('nets with recomputation have the same gradients, and keep the bytes that t
 test('random graphs with recomputation have the same gradients', () => {
   let [checkedCount, pointCount] = [0, 0];
   for (let seed = 0; seed < 60; seed++) {
-    const { graph, inputs } = randomGraph(seed, 16);
-    const wide = inDoublePrecision({ ...graph, initializers: new Map([...graph.initializers, ...inputs]) });
-    const parameters = ['matrix', 'scalar'];
-    const model: Graph = {
-      ...wide,
-      inputs: wide.inputs.filter(({ name }) => name === 'image'),
-      initializers: new Map([...wide.initializers].filter(([name]) => name !== 'image')),
-      parameters,
-    };
+    const { model } = randomTrainedGraph(seed, 16);
     try {
-      const front = checkFront(instantiate(model, 1, { keep: parameters }), seed);
+      const front = checkFront(instantiate(model, 1, { keep: model.parameters }), seed);
       checkedCount++;
       pointCount += front;
     } catch (error) {

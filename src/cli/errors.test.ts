@@ -201,17 +201,17 @@ const cases: readonly Case[] = [
   {
     name: 'a model that is text',
     args: ['train', '--model', at('text.onnx'), ...data],
-    says: `${at('text.onnx')}: The 18 bytes are no ONNX model, or a part of one is missing; export or copy the file again.`,
+    says: `${at('text.onnx')}: The 18 bytes are not a complete ONNX model; export or copy the file again.`,
   },
   {
     name: 'an empty model',
     args: ['train', '--model', at('empty.onnx'), ...data],
-    says: `${at('empty.onnx')}: The 0 bytes are no ONNX model, or it is empty: there is no graph in it.`,
+    says: `${at('empty.onnx')}: The 0 bytes are not an ONNX model, or it is empty: there is no graph in it.`,
   },
   {
     name: 'a truncated model',
     args: ['train', '--model', at('cut.onnx'), ...data],
-    says: `${at('cut.onnx')}: The 100 bytes are no ONNX model, or a part of one is missing; export or copy the file again.`,
+    says: `${at('cut.onnx')}: The 100 bytes are not a complete ONNX model; export or copy the file again.`,
   },
   {
     name: 'an operator that is not supported',
@@ -488,7 +488,7 @@ const cases: readonly Case[] = [
   {
     name: 'eval of a truncated model',
     args: ['eval', '--model', at('cut.onnx'), ...data],
-    says: `${at('cut.onnx')}: The 100 bytes are no ONNX model, or a part of one is missing; export or copy the file again.`,
+    says: `${at('cut.onnx')}: The 100 bytes are not a complete ONNX model; export or copy the file again.`,
   },
   {
     name: 'eval on labels that do not fit',

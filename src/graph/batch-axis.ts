@@ -36,7 +36,7 @@ export function probe(graph: Graph): Probe {
   if (new Set(names(graphs)).size > 1) {
     throw new InputError(
       `Model "${graph.name}" computes something else at another batch size, so that the first dimension of its ` +
-        "input is no batch (a sequence's steps, perhaps); export it with the batch first.",
+        "input is not a batch (perhaps a sequence's steps); export it with the batch first.",
     );
   }
   return {

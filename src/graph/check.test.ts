@@ -48,7 +48,7 @@ test('each violated invariant is reported in one sentence', () => {
     [{ nodes: [node('b', ['x']), node('c', ['x'], [''])] }, 'Node "c" (Add) in model "g" has no outputs.'],
     [{ outputs: [] }, 'Model "g" has no outputs.'],
     [{ outputs: [{ name: 'z', type: 'float32', shape: [] }] }, 'Output "z" in model "g" is not computed by anything.'],
-    [{ parameters: ['v'] }, 'Parameter or buffer "v" in model "g" is no initializer.'],
+    [{ parameters: ['v'] }, 'Parameter or buffer "v" in model "g" is not an initializer.'],
     [
       { initializers: new Map([['w', { ...tensor('float32', [1], [1]), shape: [2] }]]) },
       'Initializer "w" in model "g" has 1 elements for shape [2].',

@@ -49,7 +49,7 @@ function checkNames(graph: Graph, where: string): void {
   }
   for (const name of [...graph.parameters, ...graph.buffers]) {
     if (!graph.initializers.has(name))
-      throw new InputError(`Parameter or buffer "${name}" ${where} is no initializer.`);
+      throw new InputError(`Parameter or buffer "${name}" ${where} is not an initializer.`);
   }
 }
 

@@ -1,7 +1,7 @@
 // Frozen parameters: how they change what a graph computes. Which gradients are left out is decided in layers.ts (cuts)
 // and autodiff (stages).
 
-import { gradientInputs, movedBy } from './gradient-paths.ts';
+import { gradientInputs, variedBy } from './gradient-paths.ts';
 import { type Graph, int, intAttribute, type Node } from './graph.ts';
 
 /**
@@ -15,12 +15,12 @@ export function freezeBatchNormalization(graph: Graph, frozen: readonly string[]
   const isFrozen = new Set(frozen);
   const trained = new Set(graph.parameters.filter((name) => !isFrozen.has(name)));
   const parameters = new Set(graph.parameters);
-  const moved = movedBy(trained, graph.nodes);
+  const varied = variedBy(trained, graph.nodes);
   const staysStill = (node: Node): boolean => {
     const own = node.inputs.slice(1, 3).filter((name) => parameters.has(name));
     return own.length > 0
       ? own.every((name) => isFrozen.has(name))
-      : !gradientInputs(node).some((name) => moved.has(name));
+      : !gradientInputs(node).some((name) => varied.has(name));
   };
   const nodes = graph.nodes.map((node) => {
     if (!isTrainingBatchNormalization(node) || !staysStill(node)) return node;

@@ -105,8 +105,8 @@ export function gradientOutputs(node: Node): readonly string[] {
   return names.filter((name) => name !== '');
 }
 
-/** The values with a gradient path to one of `outputs`. Ignores types. */
-export function leadsTo(outputs: Iterable<string>, nodes: readonly Node[]): Set<string> {
+/** The values with a gradient path to one of `outputs`: "useful" in activity analysis. Ignores types. */
+export function usefulFor(outputs: Iterable<string>, nodes: readonly Node[]): Set<string> {
   const reached = new Set(outputs);
   for (let index = nodes.length - 1; index >= 0; index--) {
     const node = nodes[index] as Node;
@@ -117,20 +117,20 @@ export function leadsTo(outputs: Iterable<string>, nodes: readonly Node[]): Set<
 }
 
 /**
- * `sources` and the values with a gradient path from one of them. `isCounted` excludes values, and values reachable
- * only through them.
+ * `sources` and the values with a gradient path from one of them: "varied" in activity analysis. `isCounted` excludes
+ * values, and values reachable only through them.
  */
-export function movedBy(
+export function variedBy(
   sources: Iterable<string>,
   nodes: readonly Node[],
   isCounted: (name: string) => boolean = () => true,
 ): Set<string> {
-  const moved = new Set(sources);
+  const varied = new Set(sources);
   for (const node of nodes) {
-    if (!gradientInputs(node).some((input) => moved.has(input))) continue;
-    for (const output of gradientOutputs(node)) if (isCounted(output)) moved.add(output);
+    if (!gradientInputs(node).some((input) => varied.has(input))) continue;
+    for (const output of gradientOutputs(node)) if (isCounted(output)) varied.add(output);
   }
-  return moved;
+  return varied;
 }
 
 /**
@@ -142,8 +142,8 @@ export function gradientValues(
   trained: readonly string[],
   type: (name: string) => ElementType,
 ): Set<string> {
-  const moved = movedBy(trained, graph.nodes, (name) => isFloat(type(name)));
+  const varied = variedBy(trained, graph.nodes, (name) => isFloat(type(name)));
   const first = graph.outputs[0];
-  const reached = leadsTo(first === undefined ? [] : [first.name], graph.nodes);
-  return new Set([...moved].filter((name) => reached.has(name)));
+  const reached = usefulFor(first === undefined ? [] : [first.name], graph.nodes);
+  return new Set([...varied].filter((name) => reached.has(name)));
 }

@@ -74,7 +74,7 @@ export function findHead(graph: Graph): Head {
   }
   const at =
     node === undefined
-      ? 'its output is no node’s'
+      ? 'no node computes its output'
       : `walking back from the output, ${node.operator} ("${node.name}") comes first`;
   throw new InputError(
     'The model has no classifier that --head-classes could replace, which is a linear layer or a 1x1 ' +

@@ -39,7 +39,7 @@ const hints: Readonly<Record<string, string>> = {
   Scan: 'export the model without control flow, for shapes that are known',
 };
 /** Operators with random results. */
-const drawing: ReadonlySet<string> = new Set([
+const randomOperators: ReadonlySet<string> = new Set([
   'Bernoulli',
   'Dropout',
   'RandomNormal',
@@ -279,7 +279,7 @@ export class TypeWalk {
 
   /** Whether a node with known inputs may be computed here; if so, counts it against the limits. */
   #mayFold(node: Node, inputs: readonly (ValueType | undefined)[], outputs: readonly ValueType[]): boolean {
-    if (drawing.has(node.operator)) return false;
+    if (randomOperators.has(node.operator)) return false;
     const elements = outputs.reduce((sum, output) => sum + elementCount(output.shape), 0);
     const flops = nodeFlops(node, inputs, outputs);
     if (elements <= freeFolding.elements && flops <= freeFolding.flops) return true;

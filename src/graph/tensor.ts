@@ -94,7 +94,7 @@ export function allocate<T extends ElementType>(type: T, count: number): Element
 export function viewBytes<T extends ElementType>(type: T, bytes: Uint8Array): ElementArray<T> {
   const array = arrays[type];
   const size = array.BYTES_PER_ELEMENT;
-  assert(bytes.byteLength % size === 0, `${bytes.byteLength} bytes are no whole number of ${type} elements`);
+  assert(bytes.byteLength % size === 0, `${bytes.byteLength} bytes are not a whole number of ${type} elements`);
   // not slice(), which does not copy a Node Buffer
   const aligned = bytes.byteOffset % size === 0 ? bytes : new Uint8Array(bytes);
   return new array(aligned.buffer as ArrayBuffer, aligned.byteOffset, aligned.byteLength / size) as ElementArray<T>;

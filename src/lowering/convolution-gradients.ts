@@ -7,7 +7,7 @@ import { concat, padZeros, product, range, reduceSum, slice, transpose } from '.
 import { canFlip, padsEnd, type Sliding } from '../autodiff/forms.ts';
 import { int } from '../graph/graph.ts';
 import { blockedConv, isPointwise } from './convolutions.ts';
-import { depthwiseFilter, turnedFilter } from './filters.ts';
+import { depthwiseFilter, flippedFilter } from './filters.ts';
 import type { Layouts } from './layouts.ts';
 
 /** True if `inputGradient` has a form for this geometry. */
@@ -41,10 +41,12 @@ export function inputGradient(
     return { name: l.reshape(l.emitter.emit('Gemm', inputs), [samples, channels, 1, 1]), layout: 'plain' };
   }
   const [, width = 1] = sliding.kernel;
-  const turn = (rows: readonly number[], columns: readonly number[]): string => {
+  const flippedWeights = (rows: readonly number[], columns: readonly number[]): string => {
     const taps = rows.flatMap((row) => columns.map((column) => row * width + column));
     const kernel = [rows.length, columns.length];
-    return sliding.group === 1 ? turnedFilter(l, weights, taps, kernel) : depthwiseFilter(l, weights, { taps, kernel });
+    return sliding.group === 1
+      ? flippedFilter(l, weights, taps, kernel)
+      : depthwiseFilter(l, weights, { taps, kernel });
   };
   const group = sliding.group === 1 ? 1 : l.padded(channels);
   const x = l.blocked(g);
@@ -54,7 +56,7 @@ export function inputGradient(
     const [rows, columns] = sliding.kernel.map((size) => [...range(size)].reverse()) as [number[], number[]];
     const name = blockedConv(l, {
       x,
-      w: turn(rows, columns),
+      w: flippedWeights(rows, columns),
       kernel: sliding.kernel,
       output: sliding.input,
       outputChannels: l.padded(channels),
@@ -68,7 +70,7 @@ export function inputGradient(
     return { name, layout: 'blocked' };
   }
   return {
-    name: stridedInputGradient(l, { x, turn, channels: l.padded(channels), group, sliding }),
+    name: stridedInputGradient(l, { x, flippedWeights, channels: l.padded(channels), group, sliding }),
     layout: 'blocked',
   };
 }
@@ -111,13 +113,13 @@ function stridedInputGradient(
   l: Layouts,
   {
     x,
-    turn,
+    flippedWeights,
     channels,
     group,
     sliding,
   }: {
     readonly x: string;
-    readonly turn: (rows: readonly number[], columns: readonly number[]) => string;
+    readonly flippedWeights: (rows: readonly number[], columns: readonly number[]) => string;
     readonly channels: number;
     readonly group: number;
     readonly sliding: Sliding;
@@ -132,7 +134,7 @@ function stridedInputGradient(
     if (rows.taps.length === 0 || columns.taps.length === 0) return undefined;
     return blockedConv(l, {
       x,
-      w: turn(rows.taps, columns.taps),
+      w: flippedWeights(rows.taps, columns.taps),
       kernel: [rows.taps.length, columns.taps.length],
       output: [height, width],
       outputChannels: channels,

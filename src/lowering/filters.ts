@@ -31,7 +31,7 @@ export function denseFilter(l: Layouts, weights: string): string {
  * The filter of the input's gradient, from K channels to C: [C/B, K/B, taps, B of K, B of C] for the given taps, as an
  * h × w kernel.
  */
-export function turnedFilter(l: Layouts, weights: string, taps: readonly number[], kernel: readonly number[]): string {
+export function flippedFilter(l: Layouts, weights: string, taps: readonly number[], kernel: readonly number[]): string {
   const { block, emitter: e } = l;
   const padded = padChannels(l, weights, l.padded(e.shape(weights)[1] as number));
   const [outputs = 1, channels = 1, ...all] = e.shape(padded);

@@ -29,7 +29,7 @@ import type { Steps } from './steps.ts';
 export type Layouts = (problem: Problem) => Steps<readonly StageLayout[]>;
 
 /** The devices of a straight pipeline in the cluster's order; at most one for each layer. */
-function lineOf({ available, profile }: Problem): number[] {
+function straightOrder({ available, profile }: Problem): number[] {
   return available.map(({ place }) => place).slice(0, profile.layers.length);
 }
 
@@ -43,7 +43,7 @@ function straight(problem: Problem, order: readonly number[], ends: readonly num
 
 export function* gpipe(problem: Problem): Steps<readonly StageLayout[]> {
   yield 0;
-  const order = lineOf(problem);
+  const order = straightOrder(problem);
   const times = shareTimes(problem);
   const B = problem.microBatchSize;
   const stageMs = (index: number, first: number, end: number): number =>
@@ -57,7 +57,7 @@ export function* gpipe(problem: Problem): Steps<readonly StageLayout[]> {
 
 export function* ftpipehd(problem: Problem): Steps<readonly StageLayout[]> {
   yield 0;
-  const order = lineOf(problem);
+  const order = straightOrder(problem);
   const { table, profile, microBatchSize: B } = problem;
   const times = shareTimes(problem);
   const layerCount = profile.layers.length;

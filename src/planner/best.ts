@@ -58,7 +58,7 @@ const orderedKindCount = 4;
 const searched: readonly Schedule[] = [schedules['1f1b-overlap'], schedules.gpipe, schedules['zb-h1-overlap']];
 
 /** For each schedule, the simpler ones that need no more memory, the simplest first. */
-const plainer: Readonly<Record<string, readonly ScheduleName[]>> = {
+const simplerSchedules: Readonly<Record<string, readonly ScheduleName[]>> = {
   '1f1b-overlap': ['1f1b'],
   'zb-h1-overlap': ['1f1b', 'zb-h1', '1f1b-overlap'],
 };
@@ -94,7 +94,7 @@ export function* best(question: Question, options: PlannerOptions, others: reado
     prove(state, problems, { left: isSmall ? exactUnits.small : exactUnits.large }),
   );
   if (state.best === undefined) return refuse(recomputing(question), everySpace);
-  const found = plainest(state.best, question);
+  const found = withSimplestSchedule(state.best, question);
   if (isOptimal === true) return { ...found, isOptimal };
   const boundMs = yield* inTime(
     state,
@@ -117,10 +117,10 @@ function* inTime<Result>(state: State, steps: Steps<Result>): Steps<Result | und
  * The same stages with a simpler schedule if that takes no longer: one device has nothing to reduce, and a short
  * pipeline may have nothing to delay.
  */
-function plainest(found: Answer, { schedule, planner }: Question): Answer {
+function withSimplestSchedule(found: Answer, { schedule, planner }: Question): Answer {
   const { layouts, problem, roundMs } = found;
   if (schedule !== undefined || layouts === undefined) return found;
-  for (const name of plainer[problem.schedule.name] ?? []) {
+  for (const name of simplerSchedules[problem.schedule.name] ?? []) {
     const other = answerOf(withMicroBatchSize(problem, problem.microBatchSize, schedules[name]), planner, layouts);
     if (other.roundMs <= roundMs) return other;
   }

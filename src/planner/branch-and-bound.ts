@@ -154,12 +154,14 @@ class Tree {
   ): Member | undefined {
     const { table, profile, microBatchCount: M } = this.#problem;
     const forwardMs = this.#times.forwardMs(place, first, end, stop - from);
-    const again = onGrid(recomputeMs(this.#problem, place, [first, end], demand, stop - from));
-    const backwardMs = this.#times.backwardMs(place, first, end, stop - from) + again;
+    const recomputationMs = onGrid(recomputeMs(this.#problem, place, [first, end], demand, stop - from));
+    const backwardMs = this.#times.backwardMs(place, first, end, stop - from) + recomputationMs;
     const busyMs = M * (forwardMs + backwardMs);
     if (busyMs >= this.barMs) return undefined;
     const isSplit = this.#problem.schedule.splitsBackward && gradientsCross(this.#problem, first);
-    const inputMs = isSplit ? this.#times.backwardInputMs(place, first, end, stop - from) + again : backwardMs;
+    const inputMs = isSplit
+      ? this.#times.backwardInputMs(place, first, end, stop - from) + recomputationMs
+      : backwardMs;
     let startMs = this.#feedMs(stage, place, stop - from);
     let tailMs = 0;
     const bytes = profile.layers[first - 1]?.outputBytes ?? 0;

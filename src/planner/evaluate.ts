@@ -1,8 +1,8 @@
-// The round of a pipeline by the rules of the simulated world (planner.md), without a Program: what the simulator says,
-// some fifty times sooner. It holds because every device has one order of work and every link one kind of message, so
-// that times are sums and maxima in a fixed order. Where the data's holder sends two kinds of messages over one link
-// (inputs or labels beside gradients or activations), each kind gets a link of its own here: the result is then a lower
-// bound, `isExact` is false, and the simulator must be asked.
+// The round of a pipeline by the rules of the simulated world (planner.md), without a Program: equals the simulator's
+// result, some fifty times faster. That is possible because every device has one order of work and every link one kind
+// of message, so that times are sums and maxima in a fixed order. If the data's holder sends two kinds of messages over
+// one link (inputs or labels as well as gradients or activations), each kind is given a link of its own here: the
+// result is then a lower bound, `isExact` is false, and the simulator must decide.
 
 import { program } from '../schedule/generate.ts';
 import { simulate } from '../simulator/simulate.ts';
@@ -19,12 +19,12 @@ import { layoutPlan } from './layout.ts';
 import type { Problem, StageLayout } from './problem.ts';
 import { shareTimes } from './share-times.ts';
 
-/** What rounding may do. */
+/** Tolerance for rounding. */
 const slack = 1e-12;
 
 /** Evaluates pipelines of one problem. */
 export class Evaluator {
-  /** Whether the last result is the simulator's, or a lower bound of it. */
+  /** Whether the last result equals the simulator's; otherwise it is a lower bound of it. */
   isExact = true;
   readonly #context: FlatContext;
   #arrivals = new Float64Array(0);
@@ -36,7 +36,7 @@ export class Evaluator {
     this.#context = { problem, times: shareTimes(problem), holder };
   }
 
-  /** Whether roundMs() is the simulator's for these stages. */
+  /** Whether roundMs() equals the simulator's for these stages. */
   isExactFor(layouts: readonly StageLayout[]): boolean {
     const { holder } = this.#context;
     const last = layouts.length - 1;
@@ -48,7 +48,8 @@ export class Evaluator {
   }
 
   /**
-   * Milliseconds of a round; Infinity, and sooner, when it takes `stopMs` or longer. No device may have zero samples.
+   * Milliseconds of a round; stops early and returns Infinity if it takes `stopMs` or longer. No device may have zero
+   * samples.
    */
   roundMs(layouts: readonly StageLayout[], stopMs: number = Number.POSITIVE_INFINITY): number {
     const { microBatchCount } = this.#context.problem;
@@ -68,17 +69,17 @@ export class Evaluator {
 }
 
 /**
- * A lower bound of the round, from what each device computes, what comes before its first forward, and what follows
- * when its last gradients have left. `M` micro-batches.
+ * A lower bound on the round from each device's work, the time before its first forward, and the time after its last
+ * gradients have left. `M` micro-batches.
  */
 function leastMs(stages: readonly FlatStage[], devices: readonly FlatDevice[], M: number): number {
-  let [least, beforeMs, behindMs] = [0, 0, 0];
+  let [least, beforeMs, remainingMs] = [0, 0, 0];
   for (const [index, stage] of stages.entries()) {
     const { first, end, pace, isForwardOnly, pieces } = stage;
     let [forwardMs, backwardMs] = [Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
     for (let place = first; place < end; place++) {
       const device = devices[place] as FlatDevice;
-      least = Math.max(least, leastOfDevice(device, stage, { beforeMs, behindMs }, M));
+      least = Math.max(least, leastOfDevice(device, stage, { beforeMs, remainingMs }, M));
       forwardMs = Math.min(forwardMs, device.forwardMs);
       if (isForwardOnly) continue;
       backwardMs = Math.min(
@@ -89,29 +90,30 @@ function leastMs(stages: readonly FlatStage[], devices: readonly FlatDevice[], M
     }
     beforeMs += forwardMs + leastOf(pieces, ({ forwardOccupancyMs, latencyMs }) => forwardOccupancyMs + latencyMs);
     if (stages[index + 1]?.isGradientWanted === true)
-      behindMs += backwardMs + leastOf(pieces, ({ backwardOccupancyMs, latencyMs }) => backwardOccupancyMs + latencyMs);
+      remainingMs +=
+        backwardMs + leastOf(pieces, ({ backwardOccupancyMs, latencyMs }) => backwardOccupancyMs + latencyMs);
   }
   return least;
 }
 
-/** What a device computes in a round at least, between what comes before and what follows. */
+/** A lower bound on what a device computes in a round, plus the time before and after. */
 function leastOfDevice(
   device: FlatDevice,
   { pace, isForwardOnly }: FlatStage,
-  { beforeMs, behindMs }: { readonly beforeMs: number; readonly behindMs: number },
+  { beforeMs, remainingMs }: { readonly beforeMs: number; readonly remainingMs: number },
   M: number,
 ): number {
   const { forward, backward, forwardMs, backwardMs, weightMs, wakeMs } = device;
   const lastMs = lastPassMs(device);
-  // Of its traffic, what the first forward is given may be paid before that comes, and what the last gradient costs
-  // after that has left.
+  // Of its processor's traffic, the cost of the first forward's input may be paid before that arrives, and the cost of
+  // the last gradient after it has left.
   const forwardCpuMs = (M - 1) * forward.receivingMs + M * forward.sendingMs;
   const cpuMs = forwardCpuMs + M * backward.receivingMs + (M - 1) * backward.sendingMs;
   if (isForwardOnly) return beforeMs + M * forwardMs + forwardCpuMs;
-  if (pace.delay === undefined) return beforeMs + M * forwardMs + (M - 1) * backwardMs + lastMs + cpuMs + behindMs;
-  // Weight gradients are computed while others wait for nothing.
+  if (pace.delay === undefined) return beforeMs + M * forwardMs + (M - 1) * backwardMs + lastMs + cpuMs + remainingMs;
+  // While weight gradients are computed, the other devices wait for nothing.
   const gradientsMs = beforeMs + M * (forwardMs + backwardMs) + cpuMs;
-  return Math.max(gradientsMs + behindMs, gradientsMs + (M - 1) * (weightMs + wakeMs) + lastMs);
+  return Math.max(gradientsMs + remainingMs, gradientsMs + (M - 1) * (weightMs + wakeMs) + lastMs);
 }
 
 interface RoundInput {
@@ -119,19 +121,19 @@ interface RoundInput {
   readonly devices: readonly FlatDevice[];
   readonly feeds: readonly (Feed | undefined)[];
   readonly microBatchCount: number;
-  /** By device and micro-batch, when the last piece of an activation and of a gradient arrives; zeros to begin with. */
+  /** By device and micro-batch: when the last piece of an activation or a gradient arrives; initially zeros. */
   readonly arrivals: Float64Array;
   readonly gradients: Float64Array;
   readonly stopMs: number;
 }
 
-/** One evaluation: how far the stages are, and when devices and links are free. */
+/** The state of one evaluation: the progress of the stages, and when devices and links are free. */
 class RoundClock {
   readonly #input: RoundInput;
   readonly #free: Float64Array;
-  /** What bytes that have left a device since then cost it. */
+  /** Processor time for bytes that have left a device since it was last free. */
   readonly #owed: Float64Array;
-  /** When the device's last pass handed on what it made. */
+  /** When the device's last pass handed over its result. */
   readonly #leaves: Float64Array;
   readonly #forwardLinks: readonly Float64Array[];
   readonly #backwardLinks: readonly Float64Array[];
@@ -161,7 +163,7 @@ class RoundClock {
     return round < stopMs ? round : Number.POSITIVE_INFINITY;
   }
 
-  /** Runs what a stage can run now. False: the time is up. */
+  /** Runs all passes of a stage that can run now. False if `stopMs` is exceeded. */
   #advance(p: number): boolean {
     const { stages, microBatchCount: M } = this.#input;
     const stage = stages[p] as FlatStage;
@@ -189,7 +191,7 @@ class RoundClock {
     }
   }
 
-  /** A device's pass of micro-batch m. False: the time is up. */
+  /** Runs a device's pass of micro-batch m. False if `stopMs` is exceeded. */
   #compute({ pace: { ahead, delay } }: FlatStage, index: number, isForward: boolean, m: number): boolean {
     const { devices, feeds, microBatchCount: M, arrivals, gradients, stopMs } = this.#input;
     const device = devices[index] as FlatDevice;
@@ -206,16 +208,16 @@ class RoundClock {
     start = Math.max(start, arrival, freeMs + (this.#owed[index] as number) + receivingMs);
     const isLastWhole = delay === undefined && m === M - 1;
     const end = start + (isForward ? device.forwardMs : isLastWhole ? lastPassMs(device) : device.backwardMs);
-    // What leaves does so before a weight gradient that follows.
+    // Results leave before a following weight gradient.
     this.#leaves[index] = end;
     const isFollowed = !isForward && delay !== undefined && (m >= delay || m === M - 1);
-    const nextMs = isFollowed ? end + sendingMs + weightsBehindMs(device, m, delay, M) : end;
+    const nextMs = isFollowed ? end + sendingMs + followingWeightsMs(device, m, delay, M) : end;
     this.#free[index] = nextMs;
     this.#owed[index] = isFollowed ? device.wakeMs : sendingMs;
     return nextMs < stopMs;
   }
 
-  /** Micro-batch m's pieces go over their links, forward or back. */
+  /** Sends micro-batch m's pieces over their links, forward or back. */
   #send(pieces: readonly Piece[], links: Float64Array, isForward: boolean, m: number): void {
     const { microBatchCount: M, arrivals, gradients } = this.#input;
     const into = isForward ? arrivals : gradients;
@@ -230,7 +232,7 @@ class RoundClock {
     }
   }
 
-  /** The latest device's end, after AllReduce and update. */
+  /** The end of the last device, including AllReduce and update. */
   #endMs(): number {
     const { stages, devices } = this.#input;
     let round = 0;
@@ -239,7 +241,7 @@ class RoundClock {
       for (const [bucket, ms] of reduceMs.entries()) {
         let readyMs = reducedMs;
         for (let index = first; index < end; index++)
-          readyMs = Math.max(readyMs, (this.#free[index] ?? 0) - behindMs(devices[index] as FlatDevice, bucket));
+          readyMs = Math.max(readyMs, (this.#free[index] ?? 0) - remainingMs(devices[index] as FlatDevice, bucket));
         reducedMs = readyMs + ms;
       }
       for (let index = first; index < end; index++) {
@@ -258,7 +260,7 @@ function leastOf(pieces: readonly Piece[], msOf: (piece: Piece) => number): numb
   return pieces.length === 0 ? 0 : least;
 }
 
-/** The last micro-batch's pass that makes weight gradients final, in all of its pieces. */
+/** The duration of the last micro-batch's pass that makes weight gradients final, in all of its pieces. */
 function lastPassMs({ lastMs }: FlatDevice): number {
   let sum = 0;
   for (const ms of lastMs) sum += ms;
@@ -266,23 +268,23 @@ function lastPassMs({ lastMs }: FlatDevice): number {
 }
 
 /**
- * Weight gradients that a device computes right after micro-batch m's input gradient, where it computes any: that of
- * `delay` micro-batches ago, and after the last one all that are left. What the main thread pays for the last of them
- * is not in it.
+ * The duration of the weight gradients that a device computes right after micro-batch m's input gradient, if any: those
+ * of `delay` micro-batches ago, and after the last one all that remain. Excludes the main thread's cost for the last of
+ * them.
  */
-function weightsBehindMs(device: FlatDevice, m: number, delay: number, M: number): number {
+function followingWeightsMs(device: FlatDevice, m: number, delay: number, M: number): number {
   if (m < M - 1) return device.weightMs;
   return Math.min(M - 1, delay) * (device.weightMs + device.wakeMs) + lastPassMs(device);
 }
 
-/** What a device still computes when the gradients of a bucket are final. */
-function behindMs({ lastMs }: FlatDevice, bucket: number): number {
+/** The remaining computation of a device when the gradients of a bucket are final. */
+function remainingMs({ lastMs }: FlatDevice, bucket: number): number {
   let sum = 0;
   for (let index = bucket + 1; index < lastMs.length; index++) sum += lastMs[index] ?? 0;
   return sum;
 }
 
-/** The simulator's round. */
+/** The round in the full simulator. */
 export function simulatedMs(problem: Problem, layouts: readonly StageLayout[]): number {
   const plan = layoutPlan(problem, 'any', layouts);
   return simulate(program(plan), plan, problem.profile, problem.cluster, { events: false }).roundMs;

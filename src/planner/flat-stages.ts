@@ -1,5 +1,6 @@
-// A pipeline's stages as the evaluator reads them: devices in one flat list with all of their durations, and the pieces
-// and links between them. What the simulator's compiler makes of a Program, made of stages alone.
+// A pipeline's stages in the evaluator's form: devices in one flat list with all of their durations, and the pieces and
+// links between them. Equals what the simulator's compiler derives from a Program, but is derived from the stages
+// alone.
 
 import type { StageDemand } from '../cluster/memory.ts';
 import type { PassTraffic, Traffic } from '../cluster/overhead.ts';
@@ -10,7 +11,7 @@ import { gradientsCross, type Problem, type StageLayout, stageDemand } from './p
 import { recomputeMs } from './recomputation.ts';
 import { groupReduceMs, reduceCostMs, ringBytes, type ShareTimes } from './share-times.ts';
 
-/** One piece across the border between two stages: places in the flat list of devices, and times of the link. */
+/** A piece that crosses the border between two stages: indices in the flat list of devices, and times of the link. */
 export interface Piece {
   readonly from: number;
   readonly to: number;
@@ -25,20 +26,23 @@ export interface FlatDevice {
   readonly forward: PassCost;
   readonly backward: PassCost;
   readonly forwardMs: number;
-  /** Until the gradients can go back: the whole backward, or its first half. */
+  /** Until the gradients can be sent back: the whole backward, or its first half. */
   readonly backwardMs: number;
-  /** The second half; 0 where there is one backward. */
+  /** The second half of a split backward, otherwise 0. */
   readonly weightMs: number;
-  /** What the main thread pays for a pass, whatever it sends. */
+  /** Main-thread time for a pass, regardless of its traffic. */
   readonly wakeMs: number;
-  /** By bucket, of the last micro-batch's pass that makes weight gradients final. One where nothing is cut. */
+  /**
+   * By bucket: the time of the last micro-batch's pass that makes its weight gradients final. A single entry without
+   * buckets.
+   */
   readonly lastMs: readonly number[];
   readonly updateMs: number;
-  /** What AllReduces that overlap with passes cost its processor. */
+  /** Processor time for AllReduces that overlap with passes. */
   readonly reduceCpuMs: number;
 }
 
-/** What the traffic of a pass costs its device: until it may begin, and from its end on. */
+/** Processor time for a pass's traffic: before it can begin, and after its end. */
 export interface PassCost {
   readonly receivingMs: number;
   readonly sendingMs: number;
@@ -49,13 +53,13 @@ export interface FlatStage {
   readonly first: number;
   readonly end: number;
   readonly pace: Pace;
-  /** It has no backward pass. */
+  /** Whether it has no backward pass. */
   readonly isForwardOnly: boolean;
   /** Whether the stage before waits for its gradients. */
   readonly isGradientWanted: boolean;
-  /** By bucket, in the order in which they are reduced; empty for a device alone. */
+  /** By bucket, in the order in which they are reduced; empty for a single device. */
   readonly reduceMs: readonly number[];
-  /** To the next stage. */
+  /** The pieces to the next stage. */
   readonly pieces: readonly Piece[];
 }
 
@@ -67,11 +71,11 @@ export interface Feed {
   freeMs: number;
 }
 
-/** What settles the durations of a problem's pipelines. */
+/** The facts that determine the durations of a problem's pipelines. */
 export interface FlatContext {
   readonly problem: Problem;
   readonly times: ShareTimes;
-  /** The place of the data's holder; −1: every device has its data. */
+  /** The place of the data's holder; −1 if every device has its data. */
   readonly holder: number;
 }
 
@@ -82,7 +86,7 @@ export function flatStages(
 ): { readonly stages: readonly FlatStage[]; readonly devices: readonly FlatDevice[] } {
   const { problem, times } = context;
   const overlaps = problem.schedule.overlapsAllReduce;
-  const handedOut = handedOutTraffic(context, layouts);
+  const handedOut = feedTraffic(context, layouts);
   const flat: FlatDevice[] = [];
   let before: readonly Piece[] = [];
   const stages = layouts.map((layout, stage): FlatStage => {
@@ -109,10 +113,10 @@ export function flatStages(
   return { stages, devices: flat };
 }
 
-/** What a device receives and sends with its passes of a micro-batch. */
+/** The traffic of a device's passes of a micro-batch. */
 type DeviceTraffic = Readonly<Record<'forward' | 'backward', PassTraffic>>;
 
-/** What a device's durations depend on. */
+/** The facts that a device's durations depend on. */
 interface DeviceContext {
   readonly place: number;
   readonly layout: StageLayout;
@@ -133,8 +137,8 @@ function flatDevice(
     receivingMs: times.processorMs(place, received),
     sendingMs: times.processorMs(place, sent),
   });
-  // What is computed again is part of the first half, or of the first piece.
-  const againMs = onGrid(recomputeMs(problem, place, layers, demand, share));
+  // Recomputation is part of the first half, or of the first piece.
+  const recomputationMs = onGrid(recomputeMs(problem, place, layers, demand, share));
   const pieceMs = (range: readonly [number, number]): number =>
     isSplit ? times.backwardWeightMs(place, ...range, share) : times.backwardMs(place, ...range, share);
   const costMs = (range: readonly [number, number]): number =>
@@ -145,16 +149,17 @@ function flatDevice(
     backward: cost(traffic.backward),
     forwardMs: times.forwardMs(place, ...layers, share),
     backwardMs:
-      againMs + (isSplit ? times.backwardInputMs(place, ...layers, share) : times.backwardMs(place, ...layers, share)),
+      recomputationMs +
+      (isSplit ? times.backwardInputMs(place, ...layers, share) : times.backwardMs(place, ...layers, share)),
     weightMs: isSplit ? pieceMs(layers) : 0,
     wakeMs: times.processorMs(place, { bytes: 0, frames: 0, passes: 1 }),
-    lastMs: buckets.map((range, index) => pieceMs(range) + (isSplit || index > 0 ? 0 : againMs)),
+    lastMs: buckets.map((range, index) => pieceMs(range) + (isSplit || index > 0 ? 0 : recomputationMs)),
     updateMs: times.updateMs(place, ...layers),
     reduceCpuMs: isOverlapped ? buckets.reduce((sum, range) => sum + costMs(range), 0) : 0,
   };
 }
 
-/** What the devices of a stage receive and send, by their place in it and their share of the micro-batch. */
+/** The traffic of a stage's devices, by their index in the stage and their share of the micro-batch. */
 function stageTraffic(
   { problem, holder }: FlatContext,
   layouts: readonly StageLayout[],
@@ -201,8 +206,8 @@ function stageTraffic(
 
 const nothing: Pick<Traffic, 'bytes' | 'frames'> = { bytes: 0, frames: 0 };
 
-/** Inputs and labels that the data's holder hands to others for a micro-batch. */
-function handedOutTraffic(
+/** Inputs and labels that the data's holder sends to others for a micro-batch. */
+function feedTraffic(
   { problem, holder }: FlatContext,
   layouts: readonly StageLayout[],
 ): Pick<Traffic, 'bytes' | 'frames'> {
@@ -214,7 +219,10 @@ function handedOutTraffic(
   return { bytes: inputBytes * others(first) + labelBytes * others(last), frames: frames(first) + frames(last) };
 }
 
-/** Rule 3: overlapping sample ranges of a stage whose devices begin at `first` of the flat list, and of the next. */
+/**
+ * Rule 3: the pieces between a stage whose devices begin at `first` of the flat list and the next, by overlapping
+ * sample ranges.
+ */
 function piecesBetween(
   { table, profile }: Problem,
   from: StageLayout,
@@ -245,7 +253,7 @@ function piecesBetween(
   return found;
 }
 
-/** By device of the flat list: the holder's link to it where it brings inputs or labels. */
+/** By device of the flat list: the holder's link to it if it carries inputs or labels. */
 export function createFeeds({ problem, holder }: FlatContext, layouts: readonly StageLayout[]): (Feed | undefined)[] {
   const { table, profile } = problem;
   const last = layouts.length - 1;

@@ -26,7 +26,7 @@ export function refuse({ base, planner, microBatchSizes }: Question, spaces: Spa
   if (
     base.pins.size > 0 &&
     !fits(
-      withMemory(base, () => endlessMiB),
+      withMemory(base, () => unlimitedMiB),
       spaces,
     )
   )
@@ -41,7 +41,7 @@ export function refuse({ base, planner, microBatchSizes }: Question, spaces: Spa
   throw explainInfeasible(base, planner, spaces, smaller);
 }
 
-const endlessMiB = 2 ** 40;
+const unlimitedMiB = 2 ** 40;
 
 /**
  * The error for a problem whose every search found nothing. `smaller` holds the micro-batch sizes below the problem's

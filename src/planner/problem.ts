@@ -1,5 +1,5 @@
-// One planning problem with everything settled but the plan: the micro-batch size is fixed, names are places, sums are
-// ready.
+// A planning problem with everything fixed but the plan: the micro-batch size is set, names are replaced by places,
+// prefix sums are computed.
 
 import type { Cluster, DeviceTimes, Profile } from '../cluster/cluster.ts';
 import { forwardOnlyCount, withoutBackward } from '../cluster/forward-only.ts';
@@ -17,10 +17,10 @@ import { type KeptSums, keptSums, recomputeTable } from '../cluster/recomputatio
 import { backwardInputTable, deviceTimes, prefixSums } from '../cluster/times.ts';
 import type { Schedule } from '../schedule/schedules.ts';
 
-/** A device as the planners see it. */
+/** A device in planning. */
 export interface PlannerDevice {
   readonly name: string;
-  /** Place in cluster.devices, and in Problem.devices. */
+  /** Index in cluster.devices, and in Problem.devices. */
   readonly place: number;
   readonly memoryBytes: number;
   /** Equal for devices with the same times. */
@@ -29,22 +29,22 @@ export interface PlannerDevice {
 
 /** Prefix sums over the layers for each measured batch size. */
 export interface ClassTimes extends PassSums {
-  /** In a last stage that runs both passes of a micro-batch as one; mostly the same sums. */
+  /** For a last stage that runs both passes of a micro-batch as one step; usually the same sums. */
   readonly steps: PassSums;
-  /** The part of `backward` that gives the input gradients. */
+  /** The part of `backward` that computes the input gradients. */
   readonly backwardInput: readonly Float64Array[];
-  /** The weight gradients as a pass of their own; undefined: what that leaves of `backward`. */
+  /** The weight gradients as a separate pass; undefined: the remainder of `backward`. */
   readonly backwardWeight: readonly Float64Array[] | undefined;
-  /** Of computing all activations again that can be. */
-  readonly again: readonly Float64Array[];
-  /** What its processor pays besides. */
+  /** Of recomputing all activations that can be recomputed. */
+  readonly recompute: readonly Float64Array[];
+  /** Processor costs in addition to the layers. */
   readonly overhead: Overhead;
 }
 
 export interface PassSums {
   readonly forward: readonly Float64Array[];
   readonly backward: readonly Float64Array[];
-  /** Forward and backward of each layer by itself. */
+  /** Forward plus backward of each layer separately. */
   readonly layers: readonly Float64Array[];
 }
 
@@ -55,22 +55,22 @@ export interface Problem {
   readonly microBatchSize: number;
   readonly microBatchCount: number;
   readonly optimizerState: OptimizerState;
-  /** Whether layers that depend on the whole batch may be replicated all the same. */
+  /** Whether layers that depend on the whole batch may be replicated nevertheless. */
   readonly replicateBatchDependent: boolean;
-  /** Leading layers that only run forward. The profile has no backward times for them. */
+  /** Number of leading layers that only run forward; the profile has no backward times for them. */
   readonly forwardOnlyLayers: number;
-  /** Whether activations that do not fit may be computed again. */
+  /** Whether activations that do not fit may be recomputed. */
   readonly recomputes: boolean;
   readonly kept: KeptSums;
   readonly table: LinkTable;
   readonly sums: LayerSums;
   /** Every device of the cluster. */
   readonly devices: readonly PlannerDevice[];
-  /** Those that a plan may use. */
+  /** Devices that a plan may use. */
   readonly available: readonly PlannerDevice[];
   /** Places that a plan may not use. */
   readonly excluded: readonly number[];
-  /** By layer: the places of which the stage with this layer consists, no more and no fewer. */
+  /** By layer: exactly the places that must form the stage of this layer. */
   readonly pins: ReadonlyMap<number, readonly number[]>;
   /** By PlannerDevice.classIndex. */
   readonly classes: readonly ClassTimes[];
@@ -90,7 +90,7 @@ export interface ProblemInput {
   readonly recomputes?: boolean;
 }
 
-/** Prepares a problem. InputError when a device has no times in the profile. */
+/** Prepares a problem. Throws InputError if a device has no times in the profile. */
 export function createProblem(input: ProblemInput): Problem {
   const { cluster, batchSize, excluded = [], pins = new Map<number, readonly number[]>(), ...rest } = input;
   const forwardOnlyLayers = forwardOnlyCount(input.profile);
@@ -102,14 +102,13 @@ export function createProblem(input: ProblemInput): Problem {
     const times = deviceTimes(profile, device);
     let classIndex = known.get(times);
     if (classIndex === undefined) {
-      const again = canRecompute ? recomputeTable(profile, times) : [];
       classIndex =
         classes.push({
           ...passSums(times),
           backwardInput: backwardInputTable(times).map(prefixSums),
           backwardWeight: times.backwardWeightMs?.map(prefixSums),
           overhead: overheadOf(times),
-          again: again.map(prefixSums),
+          recompute: canRecompute ? recomputeTable(profile, times).map(prefixSums) : [],
         }) - 1;
       known.set(times, classIndex);
     }
@@ -153,7 +152,7 @@ export function runsSteps(problem: Problem, first: number): boolean {
   return schedule.forwardsAhead(0, 1, microBatchCount) === 1;
 }
 
-/** The sums that hold for a stage of layers [first, end). */
+/** The prefix sums that apply to a stage of layers [first, end). */
 export function sumsFor(problem: Problem, times: ClassTimes, first: number, end: number): PassSums {
   const isLast = end === problem.profile.layers.length;
   return isLast && times.steps.forward !== times.forward && runsSteps(problem, first) ? times.steps : times;
@@ -174,8 +173,8 @@ export function mayReplicate({ sums, replicateBatchDependent }: Problem, first: 
 }
 
 /**
- * The same problem with another micro-batch size, and another schedule if given; shares everything that does not depend
- * on it.
+ * The problem with another micro-batch size, and another schedule if given; shares everything that does not depend on
+ * them.
  */
 export function withMicroBatchSize(
   problem: Problem,
@@ -191,7 +190,7 @@ export function gradientsCross({ forwardOnlyLayers }: Problem, cut: number): boo
   return cut > forwardOnlyLayers;
 }
 
-/** A stage before it knows its place in the pipeline. Devices are places; none has zero samples. */
+/** A stage without its position in the pipeline. Devices are places; none has zero samples. */
 export interface StageLayout {
   readonly layers: readonly [first: number, end: number];
   readonly devices: readonly number[];

@@ -32,10 +32,10 @@ function allAgainMs(
   layers: readonly [number, number],
   samples: number,
 ): number {
-  const again = classes[classIndex]?.again;
-  if (again === undefined) return 0;
+  const sums = classes[classIndex]?.recompute;
+  if (sums === undefined) return 0;
   const at = interpolation(profile.batchSizes, samples);
-  const lower = rangeOf(again[at.lower] as Float64Array, ...layers);
-  const upper = at.upper === at.lower ? 0 : rangeOf(again[at.upper] as Float64Array, ...layers);
+  const lower = rangeOf(sums[at.lower] as Float64Array, ...layers);
+  const upper = at.upper === at.lower ? 0 : rangeOf(sums[at.upper] as Float64Array, ...layers);
   return Math.max(0, at.lowerWeight * lower + at.upperWeight * upper);
 }

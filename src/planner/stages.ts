@@ -1,6 +1,6 @@
-// Times and shares of one candidate stage for a fixed micro-batch size, made for being asked hundreds of thousands of
-// times: layers are chosen once by `setLayers`, then groups of devices are asked for. Groups with the same classes of
-// devices share their answer.
+// Times and shares of one candidate stage for a fixed micro-batch size, designed for hundreds of thousands of queries:
+// `setLayers` chooses the layers once, then groups of devices are queried. Groups with the same classes of devices
+// share results.
 
 import { type LinkTable, slowestInGroup } from '../cluster/links.ts';
 import { type StageDemand, stageMemoryBytes } from '../cluster/memory.ts';
@@ -24,14 +24,14 @@ export interface StageTimes {
   readonly backwardMs: number;
 }
 
-/** Devices order[start … end) as one candidate group. */
+/** Devices order[start … end) as a candidate group. */
 export interface Group {
   readonly devices: readonly PlannerDevice[];
   /** Places in the cluster. */
   readonly places: readonly number[];
   /** Equal for groups of the same classes in the same order. */
   readonly signature: number;
-  /** The slowest bandwidth within. */
+  /** The slowest bandwidth within the group. */
   slowestMbps(): number;
   kinds(): readonly DeviceKind[];
 }
@@ -39,7 +39,7 @@ export interface Group {
 /** Devices of a group with the same times and memory. */
 interface DeviceKind {
   readonly like: PlannerDevice;
-  /** Places in the group. */
+  /** Indices in the group. */
   readonly members: readonly number[];
 }
 
@@ -85,17 +85,17 @@ export function neighbourGroups(problem: Problem, order: readonly number[]): (st
   };
 }
 
-/** A group's answer when memory does not matter, and what its devices must be able to hold for that. */
+/** A group's result when memory is unlimited, and the memory that its devices need for that. */
 interface Unlimited {
   readonly allocation: Allocation;
   readonly forwardMs: number;
   readonly backwardMs: number;
 }
 
-/** Up to this many devices, a group shares by Algorithm 1 as the paper has it. */
+/** Up to this number of devices, a group shares by Algorithm 1 as in the paper. */
 const literalGroupSize = 64;
 
-/** Answers for one micro-batch size. */
+/** Stage times and shares for one micro-batch size. */
 export class StageTable {
   readonly #problem: Problem;
   readonly #lower: Int32Array;
@@ -106,7 +106,7 @@ export class StageTable {
   readonly #forward: Float64Array;
   readonly #total: Float64Array;
   readonly #classIsReady: Uint8Array;
-  /** By class; 0: not asked for yet. */
+  /** By class; 0: not computed yet. */
   readonly #rates: Float64Array;
   readonly #unlimited = new Map<number, Unlimited>();
   readonly #largeAnswers = new Map<
@@ -136,7 +136,7 @@ export class StageTable {
     this.#rates = new Float64Array(problem.classes.length);
   }
 
-  /** Chooses the layers that all other questions are about. */
+  /** Chooses the layers that all other methods refer to. */
   setLayers(first: number, end: number): void {
     this.#first = first;
     this.#end = end;
@@ -157,7 +157,7 @@ export class StageTable {
     return this.#at(this.#total, classIndex, samples);
   }
 
-  /** Prefix sums of the most samples a millisecond, forward and backward, that devices can do of the chosen layers. */
+  /** Prefix sums of the devices' highest rates (samples a millisecond, forward and backward) for the chosen layers. */
   prefixRates(devices: readonly PlannerDevice[], into: Float64Array): void {
     for (const [index, { classIndex }] of devices.entries())
       into[index + 1] = (into[index] ?? 0) + this.#rate(classIndex);
@@ -172,7 +172,7 @@ export class StageTable {
     return rate;
   }
 
-  /** No allocation of the micro-batch to the group takes less time than this, forward and backward together. */
+  /** A lower bound on the forward plus backward time of any allocation of the micro-batch to the group. */
   leastMs(group: Group): number {
     const { microBatchSize } = this.#problem;
     const alone = !this.mayReplicate();
@@ -186,8 +186,8 @@ export class StageTable {
   }
 
   /**
-   * The stage on a group with K_p = inFlightCount; undefined when it does not fit. A stage that may not be replicated
-   * goes whole to the fastest device of the group that holds it.
+   * The stage on a group with K_p = inFlightCount; undefined if it does not fit. A stage that may not be replicated
+   * goes to the fastest device of the group that can hold it.
    */
   stage(group: Group, inFlightCount: number): StageTimes | undefined {
     const { devices } = group;
@@ -209,7 +209,7 @@ export class StageTable {
     return limited === undefined ? undefined : this.#timed(group, limited.samples, demand);
   }
 
-  /** Whether shares of at most so much fit, without anything computed again. */
+  /** Whether shares up to the given limits fit without recomputation. */
   #keepsAll(
     highest: readonly number[],
     limits: readonly number[],
@@ -220,12 +220,12 @@ export class StageTable {
     return devices.every(({ memoryBytes }, index) => stageMemoryBytes(demand, highest[index] ?? 0) <= memoryBytes);
   }
 
-  /** What a device computes again with such a share of the chosen layers. */
+  /** Milliseconds that a device spends on recomputation for a share of the chosen layers. */
   #recomputeMs({ place }: PlannerDevice, demand: StageDemand, samples: number): number {
     return recomputeMs(this.#problem, place, [this.#first, this.#end], demand, samples);
   }
 
-  /** A large group's optimum of eq. 7, which is quicker to find than Algorithm 1's when most devices are alike. */
+  /** A large group's optimum of eq. 7, which is faster to compute than Algorithm 1's if most devices are identical. */
   #large(group: Group, demand: StageDemand): StageTimes | undefined {
     const kinds = group.kinds().map(({ like, members }) => {
       this.#prepare(like.classIndex);
@@ -233,7 +233,7 @@ export class StageTable {
         this.#at(this.#total, like.classIndex, share) + this.#recomputeMs(like, demand, share);
       return { members, limit: this.largestShare(demand, like), timeMs };
     });
-    // The same group is asked for with other K_p, which often makes no difference.
+    // The same group is queried with other K_p, which often makes no difference.
     const known = this.#largeAnswers.get(group);
     if (!this.#problem.recomputes && known?.limits.every((limit, index) => limit === kinds[index]?.limit) === true)
       return known.stage;
@@ -243,7 +243,7 @@ export class StageTable {
     return stage;
   }
 
-  /** The stage on the fastest device that holds all of it. */
+  /** The stage on the fastest device that can hold all of it. */
   #alone(group: Group, demand: StageDemand): StageTimes | undefined {
     const { devices } = group;
     const { microBatchSize } = this.#problem;
@@ -263,7 +263,7 @@ export class StageTable {
     return { shares: { devices: [chosen.place], samples: [microBatchSize] }, forwardMs, backwardMs };
   }
 
-  /** The largest share of such a stage that a device holds. */
+  /** The largest share of a stage that a device can hold. */
   largestShare(demand: StageDemand, device: PlannerDevice): number {
     return largestShare(demand, device.memoryBytes, this.#problem.microBatchSize);
   }
@@ -280,7 +280,7 @@ export class StageTable {
     return found;
   }
 
-  /** With what is computed again, where a demand is given. */
+  /** Forward plus backward times by device; includes recomputation if a demand is given. */
   #groupTimes({ devices }: Group, demand?: StageDemand): (device: number, samples: number) => number {
     for (const device of devices) this.#prepare(device.classIndex);
     return (index, samples) => {
@@ -300,9 +300,9 @@ export class StageTable {
       if (share === 0) continue;
       this.#prepare(classIndex);
       const forward = this.#at(this.#forward, classIndex, share);
-      const again = demand === undefined ? 0 : this.#recomputeMs(device, demand, share);
+      const recomputationMs = demand === undefined ? 0 : this.#recomputeMs(device, demand, share);
       forwardMs = Math.max(forwardMs, forward);
-      backwardMs = Math.max(backwardMs, this.#at(this.#total, classIndex, share) - forward + again);
+      backwardMs = Math.max(backwardMs, this.#at(this.#total, classIndex, share) - forward + recomputationMs);
     }
     return { shares: { devices: group.places, samples }, forwardMs, backwardMs };
   }
@@ -315,7 +315,7 @@ export class StageTable {
   }
 
   /**
-   * The least time a sample costs at any share: piecewise linear times have it at a measured size or at the whole
+   * The least time that a sample costs at any share: piecewise linear times reach it at a measured size or at the whole
    * micro-batch.
    */
   leastPerSampleMs(classIndex: number): number {

@@ -19,7 +19,7 @@ export function finish<Result>(steps: Steps<Result>, signal?: AbortSignal): Resu
 const sliceMs = 10;
 
 /** Runs a long computation in slices; undefined if `isOver` says that the result is no longer needed. */
-export async function atLeisure<Result>(
+export async function runInSlices<Result>(
   steps: Steps<Result>,
   clock: Clock,
   isOver: () => boolean,

@@ -150,6 +150,6 @@ test('an impossible change is one sentence', () => {
   says({ kind: 'join', device: { name: 'x', memoryMiB: 1 } }, /^the changed cluster: devices\[3\]\.name repeats "x"/);
   assert.throws(() => whatIf({ ...input, planner: 'hetpipe', changes: [{ kind: 'leave', device: 'x' }] }), {
     name: 'InputError',
-    message: /^The plans of planner "hetpipe" are no pipelines/,
+    message: /^The plans of planner "hetpipe" are not pipelines/,
   });
 });

@@ -74,7 +74,8 @@ export function whatIf(input: WhatIfInput): WhatIf {
   const left = new Set(changes.flatMap((change) => (change.kind === 'leave' ? [change.device] : [])));
   if ([before, after].some(({ virtualWorkers }) => virtualWorkers !== undefined))
     throw new InputError(
-      'The plans of planner "hetpipe" are no pipelines of stages that could be kept or moved; use another planner.',
+      'The plans of planner "hetpipe" are not pipelines of stages, so they cannot be kept or moved; use ' +
+        'another planner.',
     );
   const isKept = before.stages.every((stage) => stage.devices.every((device) => !left.has(device)));
   return {

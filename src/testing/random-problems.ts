@@ -91,3 +91,11 @@ export function randomLayouts(seed: number, problem: Problem): StageLayout[] {
     };
   });
 }
+
+/** Every way to cut `layerCount` layers into `partCount` parts, each as the ends of its parts. */
+export function* everyCut(layerCount: number, partCount: number, start = 0): Generator<number[], void, void> {
+  if (partCount === 1) yield [layerCount];
+  else
+    for (let end = start + 1; end <= layerCount - partCount + 1; end++)
+      for (const rest of everyCut(layerCount, partCount - 1, end)) yield [end, ...rest];
+}

@@ -135,21 +135,21 @@ test('every rule of the format is checked', () => {
   const cases: [Uint8Array, string][] = [
     [Uint8Array.of(), 'at byte 0 the file ends inside the header'],
     [huge, "at byte 0 the header's length 18446744073709551615 is more than the file holds or than 100000000"],
-    [file('{"a":1'), 'at byte 8 the header is no JSON'],
-    [file('[[[[]]]]'), 'at byte 8 the header is no JSON object'],
-    [file('{"a": 1}'), 'at byte 8 the entry of the tensor a is no object'],
-    [file('{"__metadata__":{"a":1}}'), 'at byte 8 __metadata__ is no object of texts'],
+    [file('{"a":1'), 'at byte 8 the header is not JSON'],
+    [file('[[[[]]]]'), 'at byte 8 the header is not a JSON object'],
+    [file('{"a": 1}'), 'at byte 8 the entry of the tensor a is not an object'],
+    [file('{"__metadata__":{"a":1}}'), 'at byte 8 __metadata__ is not an object of strings'],
     [
       file(`{"a":${entry('U8', '[-1]', '[0,1]')}}`, [0]),
-      'at byte 8 the entry of the tensor a is no dtype, shape and two data_offsets',
+      'at byte 8 the entry of the tensor a does not have a dtype, a shape and two data_offsets',
     ],
     [
       file(`{"a":${entry('U8', '[1]', '[0,1,2]')}}`, [0]),
-      'at byte 8 the entry of the tensor a is no dtype, shape and two data_offsets',
+      'at byte 8 the entry of the tensor a does not have a dtype, a shape and two data_offsets',
     ],
     [
       file(`{"a":${entry('U8', '[1]', '[0.5,1.5]')}}`, [0]),
-      'at byte 8 the entry of the tensor a is no dtype, shape and two data_offsets',
+      'at byte 8 the entry of the tensor a does not have a dtype, a shape and two data_offsets',
     ],
     [file(`{"a":${entry('F32', '[1]', '[0,3]')}}`, [0, 0, 0]), 'at byte 8 the tensor a, [1] of float32, has 3 bytes'],
     [file(`{"a":${entry('U8', '[1]', '[1,0]')}}`, [0]), 'at byte 8 the tensor a, [1] of uint8, has -1 bytes'],

@@ -124,9 +124,9 @@ function parseHeader(source: Source, bytes: Uint8Array): Map<string, unknown> {
   try {
     header = JSON.parse(new TextDecoder('utf-8', { fatal: true }).decode(bytes));
   } catch {
-    throw wrong(source, 8, 'the header is no JSON');
+    throw wrong(source, 8, 'the header is not JSON');
   }
-  if (!isObject(header)) throw wrong(source, 8, 'the header is no JSON object');
+  if (!isObject(header)) throw wrong(source, 8, 'the header is not a JSON object');
   return new Map(Object.entries(header));
 }
 
@@ -134,13 +134,13 @@ function readMetadata(source: Source, header: ReadonlyMap<string, unknown>): Map
   const value = header.get('__metadata__') ?? {};
   const entries = isObject(value) ? Object.entries(value) : undefined;
   if (entries === undefined || !entries.every((entry): entry is [string, string] => typeof entry[1] === 'string')) {
-    throw wrong(source, 8, '__metadata__ is no object of texts');
+    throw wrong(source, 8, '__metadata__ is not an object of strings');
   }
   return new Map(entries);
 }
 
 function readEntry(source: Source, name: string, value: unknown): Entry {
-  if (!isObject(value)) throw wrong(source, 8, `the entry of the tensor ${shownName(name)} is no object`);
+  if (!isObject(value)) throw wrong(source, 8, `the entry of the tensor ${shownName(name)} is not an object`);
   const { dtype, shape, data_offsets: offsets } = value;
   if (
     typeof dtype !== 'string' ||
@@ -149,7 +149,11 @@ function readEntry(source: Source, name: string, value: unknown): Entry {
     !isCounts(offsets) ||
     offsets.length !== 2
   ) {
-    throw wrong(source, 8, `the entry of the tensor ${shownName(name)} is no dtype, shape and two data_offsets`);
+    throw wrong(
+      source,
+      8,
+      `the entry of the tensor ${shownName(name)} does not have a dtype, a shape and two data_offsets`,
+    );
   }
   const type = typesByDtype.get(dtype);
   if (type === undefined)

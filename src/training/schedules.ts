@@ -51,7 +51,7 @@ export function parseSchedule(text: string): LearningRateSchedule {
   const warmup = parts.at(-1)?.startsWith('warmup=') ? parts.pop()?.slice('warmup='.length) : undefined;
   const [kind, ...values] = parts;
   const warmupRounds = warmup === undefined ? 0 : wholeNumber(warmup);
-  if (warmupRounds === undefined) return refuse(`has a warm-up of "${warmup}" rounds, which is no whole number`);
+  if (warmupRounds === undefined) return refuse(`has a warm-up of "${warmup}" rounds, which is not a whole number`);
   if (kind === 'step') {
     const [every, factor] = [
       wholeNumber(values[0] ?? ''),
@@ -59,7 +59,7 @@ export function parseSchedule(text: string): LearningRateSchedule {
     ];
     if (values.length !== 2) return refuse('needs two numbers after "step"');
     if (every === undefined || every === 0)
-      return refuse(`steps every "${values[0]}" rounds, which is no positive whole number`);
+      return refuse(`steps every "${values[0]}" rounds, which is not a positive whole number`);
     if (!(factor > 0 && factor <= 1))
       return refuse(`has the factor "${values[1]}", which is not above 0 and at most 1`);
     return { kind, every, factor, warmupRounds };

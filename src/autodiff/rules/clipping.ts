@@ -1,4 +1,5 @@
-// The gradient of Clip, and where its bounds are active, which its tangent needs as well. Notation as in elementwise.ts.
+// The gradient of Clip, and where its bounds are active, which its tangent needs as well. Notation as in
+// elementwise.ts.
 
 import { type Tensor, toNumbers } from '../../graph/tensor.ts';
 import { gated, masked, mul, range, reduceSum, reshape, sub } from '../expressions.ts';

@@ -51,7 +51,7 @@ export function inputGradient(
 ): string {
   switch (form) {
     case 'flipped':
-      return convolve(e, { x: g, w: turnedWeights(e, w, sliding.group), sliding: turned(sliding) });
+      return convolve(e, { x: g, w: flippedWeights(e, w, sliding.group), sliding: flipped(sliding) });
     case 'transposed':
       return transposedConvolution(e, g, w, sliding);
     default:
@@ -263,7 +263,7 @@ function batchInwards(e: Emitter, x: string): string {
 }
 
 /** Weights [K, C/group, …] as those of the opposite direction [C, K/group, …], flipped. */
-function turnedWeights(e: Emitter, w: string, group: number): string {
+function flippedWeights(e: Emitter, w: string, group: number): string {
   const [outputChannels = 1, perGroup = 1, ...kernel] = e.shape(w);
   const axes = kernel.map((_, axis) => axis + 2);
   const grouped = reshape(e, flip(e, w, axes), [group, outputChannels / group, perGroup, ...kernel]);
@@ -275,7 +275,7 @@ function turnedWeights(e: Emitter, w: string, group: number): string {
 }
 
 /** The convolution from output to input with flipped weights, for stride 1. */
-function turned(sliding: Sliding): Sliding {
+function flipped(sliding: Sliding): Sliding {
   const padsBegin = sliding.kernel.map(
     (size, axis) => (size - 1) * (sliding.dilations[axis] as number) - (sliding.padsBegin[axis] as number),
   );

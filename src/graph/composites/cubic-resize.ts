@@ -2,24 +2,14 @@
 // times slower, and support images only. The other modes are operators of the table.
 
 import { type Node, stringAttribute } from '../graph.ts';
-import { type ResampledAxis, resampledAxes } from '../operators/resize.ts';
+import { type ResampledAxis, resampledAxes, resizeAttributes } from '../operators/resize.ts';
 import { tensor } from '../tensor.ts';
 import type { Composite } from './composite.ts';
 import { product, type Writer } from './writer.ts';
 
 export const cubicResize: Composite = {
   inputs: [1, 4],
-  attributes: {
-    antialias: 'int',
-    axes: 'ints',
-    coordinate_transformation_mode: 'string',
-    cubic_coeff_a: 'float',
-    exclude_outside: 'int',
-    extrapolation_value: 'float',
-    keep_aspect_ratio_policy: 'string',
-    mode: 'string',
-    nearest_mode: 'string',
-  },
+  attributes: resizeAttributes,
   otherTypes: [1, 2, 3],
   constantInputs: [1, 2, 3],
   when: isCubic,

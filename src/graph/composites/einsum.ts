@@ -46,7 +46,7 @@ function parse(w: Writer): Equation {
   const wrong = (problem: string): never =>
     check(false, node, () => `has the equation "${equation}", ${problem}`) as never;
   const match = /^((?:[a-zA-Z]|\.\.\.|,)*)(?:->((?:[a-zA-Z]|\.\.\.)*))?$/.exec(equation);
-  const terms = (match?.[1] ?? wrong('which is no list of indices for each input')).split(',');
+  const terms = (match?.[1] ?? wrong('which does not have a list of indices for each input')).split(',');
   if (terms.length !== node.inputs.length) wrong(`which is for ${terms.length} inputs, not ${node.inputs.length}`);
   let dots = 0;
   const labels = terms.map((term, index) => {
@@ -64,7 +64,7 @@ function parse(w: Writer): Equation {
       const size = w.shape(w.input(index))[axis] as number;
       const known = sizes.get(label) ?? 1;
       if (known !== 1 && size !== 1 && known !== size)
-        wrong(`whose index "${label}" stands for ${known} and for ${size}`);
+        wrong(`whose index "${label}" has the sizes ${known} and ${size}`);
       sizes.set(label, Math.max(known, size));
     });
   });

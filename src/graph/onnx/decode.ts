@@ -59,15 +59,12 @@ export function parseModel(bytes: Uint8Array): ModelProto {
   try {
     model = fromBinary(ModelProtoSchema, plain);
   } catch (error) {
-    throw new InputError(
-      `The ${bytes.length} bytes are no ONNX model, or a part of one is missing; export or copy the file again.`,
-      {
-        cause: error,
-      },
-    );
+    throw new InputError(`The ${bytes.length} bytes are not a complete ONNX model; export or copy the file again.`, {
+      cause: error,
+    });
   }
   if (model.graph === undefined)
-    throw new InputError(`The ${bytes.length} bytes are no ONNX model, or it is empty: there is no graph in it.`);
+    throw new InputError(`The ${bytes.length} bytes are not an ONNX model, or it is empty: there is no graph in it.`);
   checkNames(model.graph);
   return model;
 }
@@ -300,7 +297,7 @@ function int64Tensor(shape: readonly number[], values: readonly bigint[]): Tenso
 function decodeValueInfo({ name, type }: ValueInfoProto, kind: 'Input' | 'Output'): ValueInfo {
   const what = `${kind} "${name}" of the model`;
   if (type?.value.case !== 'tensorType')
-    throw new InputError(`${what} is no tensor; Asteroid's models take and give tensors.`);
+    throw new InputError(`${what} is not a tensor; inputs and outputs must be tensors.`);
   const { elemType, shape } = type.value.value;
   const element = elementTypeOf(elemType);
   if (element === undefined)

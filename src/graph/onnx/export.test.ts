@@ -251,6 +251,6 @@ test('a large model is written with one copy of its weights', () => {
   };
   const bytes = exportGraph(graph);
   assert.equal(bytes.buffer.byteLength, bytes.length, 'the array has the size of the file');
-  assert.ok(bytes.length - 4 * size < 250, `${bytes.length - 4 * size} bytes beside the weight`);
+  assert.ok(bytes.length - 4 * size < 250, `${bytes.length - 4 * size} bytes in addition to the weight`);
   assert.deepEqual(importModel(bytes).graph.initializers.get('w'), weight);
 });

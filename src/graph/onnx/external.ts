@@ -43,7 +43,7 @@ function loaded(tensor: TensorProto, load: ExternalLoader | undefined): TensorPr
   const file = entries.get('location') ?? '';
   if (file === '' || file.startsWith('/') || file.split(/[/\\]/).includes('..')) {
     throw new InputError(
-      `${what} is kept in "${file}", which is no file in the model's folder; export the model again.`,
+      `${what} is kept in "${file}", which is not a file in the model's folder; export the model again.`,
     );
   }
   if (load === undefined) {

@@ -299,7 +299,7 @@ test('external weights: refused without a loader, read with one, and then part o
   });
   assert.throws(
     () => importModel(escaping, { loadExternal: () => new Uint8Array() }),
-    /is no file in the model's folder/,
+    /is not a file in the model's folder/,
   );
 });
 
@@ -325,9 +325,9 @@ test('sizes are checked before anything is allocated', () => {
 
 test('each unreadable thing is reported in one sentence', () => {
   const cases: readonly [Uint8Array, RegExp][] = [
-    [new Uint8Array(), /The 0 bytes are no ONNX model, or it is empty/],
-    [new TextEncoder().encode('this is a text file, not a model'), /bytes are no ONNX model/],
-    [model.subarray(0, 60), /bytes are no ONNX model/],
+    [new Uint8Array(), /The 0 bytes are not an ONNX model, or it is empty/],
+    [new TextEncoder().encode('this is a text file, not a model'), /bytes are not a complete ONNX model/],
+    [model.subarray(0, 60), /bytes are not a complete ONNX model/],
     [changed(model, (proto) => proto.opsetImport.splice(0)), /does not say which version of the ONNX operators/],
     [changed(model, ({ graph }) => graph?.output.splice(0)), /has no outputs/],
     [

@@ -1,6 +1,6 @@
 // Which tensors of a file are weights to train, which ONNX does not say: by their position, as far as gradients reach.
 
-import { leadsTo } from '../gradient-paths.ts';
+import { usefulFor } from '../gradient-paths.ts';
 import type { Node } from '../graph.ts';
 import { producers } from '../liveness.ts';
 import type { Tensor } from '../tensor.ts';
@@ -86,7 +86,7 @@ export function findWeights({ nodes, outputs, initializers, places, declared }: 
   const weights = sourcesOf(nodes, made, (node) =>
     Object.hasOwn(weightPositions, node.operator) ? (weightPositions[node.operator] ?? []) : [],
   );
-  const reached = leadsTo(outputs, nodes);
+  const reached = usefulFor(outputs, nodes);
   const isTensor = (value: Tensor): boolean =>
     (value.type === 'float32' || value.type === 'float64') && value.shape.length > 0 && value.data.length > 0;
   const inFile = [...initializers].filter(([name, value]) => places.has(name) && isTensor(value));

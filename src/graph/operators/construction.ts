@@ -10,6 +10,7 @@ import {
   fail,
   type Inputs,
   int64Only,
+  knownInput,
   required,
   shapeText,
   typeText,
@@ -148,15 +149,7 @@ function scalarConstant(node: Node, inputs: Inputs<ValueType>, constants: Inputs
     node,
     () => `wants a scalar in input "${node.inputs[index]}", not ${typeText(type)}`,
   );
-  const constant = constants[index];
-  check(
-    constant,
-    node,
-    () =>
-      `needs the value of its input "${node.inputs[index]}" before running; make it an initializer or compute ` +
-      'it from constants and shapes',
-  );
-  return Number(constant.data[0]);
+  return Number(knownInput(node, constants, index).data[0]);
 }
 
 /** The dimensions from `start` up to `end`, both clamped. */

@@ -42,7 +42,7 @@ export const convolutions: Readonly<Record<'Conv' | 'ConvTranspose', OperatorDef
     },
     evaluate(node, inputs, [result]) {
       const [x, w] = [required(inputs, 0), required(inputs, 1)];
-      return [convolve(x, w, inputs[2], convWindow(node, x, w), intAttribute(node, 'group', 1), result as ValueType)];
+      return [convolve(inputs, convWindow(node, x, w), intAttribute(node, 'group', 1), result as ValueType)];
     },
   }),
   // The transpose of Conv's map from Y to X: Y[n, g·M/G + m, i·stride − pad + k·dilation] += X[n, c, i]·W[c, m, k]
@@ -66,16 +66,8 @@ export const convolutions: Readonly<Record<'Conv' | 'ConvTranspose', OperatorDef
     },
     evaluate(node, inputs, [result]) {
       const [x, w] = [required(inputs, 0), required(inputs, 1)];
-      return [
-        convolveTransposed(
-          x,
-          w,
-          inputs[2],
-          transposedWindow(node, x, w),
-          intAttribute(node, 'group', 1),
-          result as ValueType,
-        ),
-      ];
+      const groups = intAttribute(node, 'group', 1);
+      return [convolveTransposed(inputs, transposedWindow(node, x, w), groups, result as ValueType)];
     },
   }),
 };
@@ -198,19 +190,31 @@ function uncovered(
   return { input, padsBegin, padsEnd };
 }
 
-function convolve(
-  xTensor: Tensor,
-  wTensor: Tensor,
-  bias: Tensor | undefined,
-  window: Window,
-  groups: number,
-  { type, shape }: ValueType,
-): Tensor {
-  const [x, w, b] = [numbers(xTensor), numbers(wTensor), bias && numbers(bias)];
-  const table = windowTable(window);
+/** The elements of X, W and B, and the sizes of a (transposed) convolution with this result. */
+function operandsOf(inputs: Inputs<Tensor>, window: Window, { shape }: ValueType) {
+  const [xTensor, wTensor, bias] = [required(inputs, 0), required(inputs, 1), inputs[2]];
   const [batch, channelsOut] = shape as [number, number];
-  const [channels, perGroup] = [xTensor.shape[1] as number, wTensor.shape[1] as number];
-  const [size, places, taps] = [elementCount(window.input), elementCount(window.output), elementCount(window.kernel)];
+  return {
+    x: numbers(xTensor),
+    w: numbers(wTensor),
+    b: bias && numbers(bias),
+    table: windowTable(window),
+    batch,
+    channelsOut,
+    channels: xTensor.shape[1] as number,
+    perGroup: wTensor.shape[1] as number,
+    size: elementCount(window.input),
+    places: elementCount(window.output),
+    taps: elementCount(window.kernel),
+  };
+}
+
+function convolve(inputs: Inputs<Tensor>, window: Window, groups: number, result: ValueType): Tensor {
+  const { x, w, b, table, batch, channelsOut, channels, perGroup, size, places, taps } = operandsOf(
+    inputs,
+    window,
+    result,
+  );
   const y = new Float64Array(batch * channelsOut * places);
   for (let n = 0; n < batch; n++) {
     for (let m = 0; m < channelsOut; m++) {
@@ -230,22 +234,15 @@ function convolve(
       }
     }
   }
-  return store(type, shape, y);
+  return store(result.type, result.shape, y);
 }
 
-function convolveTransposed(
-  xTensor: Tensor,
-  wTensor: Tensor,
-  bias: Tensor | undefined,
-  window: Window,
-  groups: number,
-  { type, shape }: ValueType,
-): Tensor {
-  const [x, w, b] = [numbers(xTensor), numbers(wTensor), bias && numbers(bias)];
-  const table = windowTable(window);
-  const [batch, channelsOut] = shape as [number, number];
-  const [channels, perGroup] = [xTensor.shape[1] as number, wTensor.shape[1] as number];
-  const [size, places, taps] = [elementCount(window.input), elementCount(window.output), elementCount(window.kernel)];
+function convolveTransposed(inputs: Inputs<Tensor>, window: Window, groups: number, result: ValueType): Tensor {
+  const { x, w, b, table, batch, channelsOut, channels, perGroup, size, places, taps } = operandsOf(
+    inputs,
+    window,
+    result,
+  );
   const y = new Float64Array(batch * channelsOut * size);
   for (let n = 0; n < batch; n++) {
     for (let m = 0; m < channelsOut; m++)
@@ -265,5 +262,5 @@ function convolveTransposed(
       }
     }
   }
-  return store(type, shape, y);
+  return store(result.type, result.shape, y);
 }

@@ -118,6 +118,19 @@ export function normalizeAxes(node: Node, axes: readonly number[], rank: number)
   return normalized;
 }
 
+/** The value of an input. Throws InputError if it is not known before running. */
+export function knownInput(node: Node, constants: Inputs<Tensor>, index: number): Tensor {
+  const constant = constants[index];
+  check(
+    constant,
+    node,
+    () =>
+      `needs the value of its input "${node.inputs[index]}" before running; make it an initializer or compute ` +
+      'it from constants and shapes',
+  );
+  return constant;
+}
+
 /**
  * The integers in a constant input, or undefined if the input is absent. Throws InputError if the value is not known
  * before running.
@@ -129,14 +142,7 @@ export function constantIntegers(
   index: number,
 ): readonly number[] | undefined {
   if (inputs[index] === undefined) return undefined;
-  const constant = constants[index];
-  check(
-    constant,
-    node,
-    () =>
-      `needs the value of its input "${node.inputs[index]}" before running; make it an initializer or compute ` +
-      'it from constants and shapes',
-  );
+  const constant = knownInput(node, constants, index);
   check(
     constant.shape.length <= 1,
     node,

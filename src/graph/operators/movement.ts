@@ -265,7 +265,11 @@ function permuted(x: Tensor, order: readonly number[], resultShape: readonly num
 function permutationOf(node: Node, shape: readonly number[]): readonly number[] {
   const order = intsAttribute(node, 'perm') ?? shape.map((_, axis) => shape.length - 1 - axis);
   const valid = order.length === shape.length && shape.every((_, axis) => order.includes(axis));
-  check(valid, node, () => `has perm ${shapeText(order)}, which is no order of the axes of ${shapeText(shape)}`);
+  check(
+    valid,
+    node,
+    () => `has perm ${shapeText(order)}, which is not a permutation of the axes of ${shapeText(shape)}`,
+  );
   return order;
 }
 

@@ -36,20 +36,23 @@ export interface ResampledAxis {
   readonly taps: readonly (readonly Tap[] | undefined)[];
 }
 
+/** The attributes of Resize, with their types. */
+export const resizeAttributes = {
+  antialias: 'int',
+  axes: 'ints',
+  coordinate_transformation_mode: 'string',
+  cubic_coeff_a: 'float',
+  exclude_outside: 'int',
+  extrapolation_value: 'float',
+  keep_aspect_ratio_policy: 'string',
+  mode: 'string',
+  nearest_mode: 'string',
+} as const;
+
 export const resize: OperatorDefinition = define({
   inputs: [1, 4],
   types: [numericTypes, floatTypes, floatTypes, int64Only],
-  attributes: {
-    antialias: 'int',
-    axes: 'ints',
-    coordinate_transformation_mode: 'string',
-    cubic_coeff_a: 'float',
-    exclude_outside: 'int',
-    extrapolation_value: 'float',
-    keep_aspect_ratio_policy: 'string',
-    mode: 'string',
-    nearest_mode: 'string',
-  },
+  attributes: resizeAttributes,
   constantInputs: [1, 2, 3],
   infer(node, inputs, constants) {
     const { type, shape } = required(inputs, 0);

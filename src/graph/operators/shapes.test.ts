@@ -140,7 +140,7 @@ test('Transpose, Concat, Expand, Tile', () => {
   ]);
   assert.match(
     operatorProblem('Transpose', [x], { perm: ints([0, 0]) }),
-    /perm \[0, 0\], which is no order of the axes of \[2, 3\]/,
+    /perm \[0, 0\], which is not a permutation of the axes of \[2, 3\]/,
   );
   assert.deepEqual(result(runOperator('Concat', [x, float32([2, 1], [8, 9])], { axis: int(1) })), [
     [2, 4],

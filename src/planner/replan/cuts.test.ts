@@ -4,16 +4,9 @@ import { bytesInMiB } from '../../cluster/memory.ts';
 import { createRandom, type Random } from '../../random.ts';
 import { scheduleOf, schedules } from '../../schedule/schedules.ts';
 import { randomInstance } from '../../testing/random-plans.ts';
+import { everyCut } from '../../testing/random-problems.ts';
 import { createProblem, type Problem } from '../problem.ts';
 import { type CutCosts, chooseCuts, cutCosts, type Group } from './cuts.ts';
-
-/** Every way to cut `layerCount` layers into `partCount` parts. */
-function* everyCut(layerCount: number, partCount: number, start = 0): Generator<number[], void, void> {
-  if (partCount === 1) yield [layerCount];
-  else
-    for (let end = start + 1; end <= layerCount - partCount + 1; end++)
-      for (const rest of everyCut(layerCount, partCount - 1, end)) yield [end, ...rest];
-}
 
 /**
  * A random problem, sometimes with tight memory, with some layers that may not be replicated, and groups of one or two

@@ -9,7 +9,7 @@ import { program } from '../../schedule/generate.ts';
 import { scheduleNames, scheduleOf } from '../../schedule/schedules.ts';
 import { simulate } from '../../simulator/simulate.ts';
 import { randomInstance } from '../../testing/random-plans.ts';
-import { withRecomputed } from '../../testing/random-problems.ts';
+import { everyCut, withRecomputed } from '../../testing/random-problems.ts';
 import { lightReplan } from './light.ts';
 import type { ReplanInput } from './survivors.ts';
 
@@ -248,14 +248,6 @@ test('a lost stage: its layers go to the remaining stages by capacity, in order;
   );
   assert.equal(noProfile.predicted.roundMs, 0);
 });
-
-/** Every way to cut `layerCount` layers into `partCount` parts. */
-function* everyCut(layerCount: number, partCount: number, start = 0): Generator<number[], void, void> {
-  if (partCount === 1) yield [layerCount];
-  else
-    for (let end = start + 1; end <= layerCount - partCount + 1; end++)
-      for (const rest of everyCut(layerCount, partCount - 1, end)) yield [end, ...rest];
-}
 
 test('no cut of the remaining stages is much faster in simulation: at most 1.1 times, on average 1.005', () => {
   const ratios: number[] = [];

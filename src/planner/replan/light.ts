@@ -124,7 +124,7 @@ function bestCuts(
   const candidates = new Candidates(problem, groups, costs);
   for (const crossings of [1, 2] as const)
     for (const ends of chooseCuts(layerCount, groups.length, costs, { crossings, slacks })) candidates.offer(ends);
-  for (const ends of handedOver(input.plan, survivors)) candidates.offer(ends);
+  for (const ends of neighbourTakeovers(input.plan, survivors)) candidates.offer(ends);
   candidates.improve();
   return candidates.best()?.stages;
 }
@@ -133,7 +133,7 @@ function bestCuts(
  * The cuts before, with the layers of lost stages given whole to the stage before or after them: these move the fewest
  * bytes.
  */
-function* handedOver({ stages }: PlanLayout, survivors: readonly Survivors[]): Generator<number[], void, void> {
+function* neighbourTakeovers({ stages }: PlanLayout, survivors: readonly Survivors[]): Generator<number[], void, void> {
   const endOf = (stage: number): number => stages[stage]?.layers[1] ?? 0;
   const last = survivors.length - 1;
   yield survivors.map(({ stage }, index) => endOf(index === last ? stages.length - 1 : stage));

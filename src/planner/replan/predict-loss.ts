@@ -77,7 +77,7 @@ export function predictLoss(input: PredictLossInput): LossPrediction {
     mayRecompute: true,
   };
   const { found: light, refusal } = orRefusal(() => timed(() => lightReplan(question)));
-  const heavy = timed(() => anew({ ...question, planner }));
+  const heavy = timed(() => planFromScratch({ ...question, planner }));
   const { detectionMs, compileMs = 0 } = input;
   const isReserved = light !== undefined && lost.length === 1;
   return {
@@ -95,7 +95,7 @@ export function predictLoss(input: PredictLossInput): LossPrediction {
  * A new plan for the remaining devices, with the same micro-batches if possible, since batches are normalized over
  * them.
  */
-function anew(question: HeavyInput): Plan {
+function planFromScratch(question: HeavyInput): Plan {
   return orRefusal(() => heavyReplan(question)).found ?? heavyReplan({ ...question, microBatchSize: 'any' });
 }
 

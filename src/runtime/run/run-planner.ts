@@ -6,7 +6,7 @@ import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
 import { InputError } from '../../errors.ts';
 import { checkGrains, planInSamples, profileInGrains } from '../../planner/grains.ts';
 import { remaining } from '../../planner/replan/survivors.ts';
-import { atLeisure, type Steps } from '../../planner/steps.ts';
+import { runInSlices, type Steps } from '../../planner/steps.ts';
 import { checkProgram } from '../../schedule/check.ts';
 import { program } from '../../schedule/generate.ts';
 import { withLinks } from '../knowledge/link-watch.ts';
@@ -54,7 +54,7 @@ export class RunPlanner {
     const cluster = this.#given(measured);
     const { clock } = this.#environment;
     const startMs = clock.now();
-    const plan = await atLeisure(this.#planSteps(profile, cluster, firstPlanningMs), clock, isOver);
+    const plan = await runInSlices(this.#planSteps(profile, cluster, firstPlanningMs), clock, isOver);
     return plan && this.used(plan, clock.now() - startMs);
   }
 
@@ -71,7 +71,7 @@ export class RunPlanner {
     );
     const find = async (microBatchSize?: number): Promise<Plan | undefined> => {
       const steps = this.#planSteps(profile, cluster, isUrgent ? urgentPlanningMs : longestPlanningMs, microBatchSize);
-      const found = await atLeisure(steps, clock, isOver);
+      const found = await runInSlices(steps, clock, isOver);
       return found && this.#checked(found);
     };
     try {

@@ -2,7 +2,7 @@
 // peer is reported and waited out: what follows is the coordinator's decision.
 
 import type { Clock } from '../../clock.ts';
-import { ProtocolError, RunError } from '../../errors.ts';
+import { InputError, ProtocolError, RunError } from '../../errors.ts';
 import type { Frame } from '../../transport/link.ts';
 import { message, type ToCoordinator, type ToWorker } from '../protocol/messages.ts';
 import type { Layout } from './layout.ts';
@@ -10,6 +10,9 @@ import { earlier, type Model } from './model.ts';
 import type { WorkerEnd, WorkerOptions } from './options.ts';
 import type { LostLink } from './peers.ts';
 import { type Session, sessionOf } from './session.ts';
+
+/** Time between signs of life to the coordinator. */
+const heartbeatMs = 500;
 
 /** How long the coordinator may take to say what a lost link means. */
 const verdictMs = 30_000;
@@ -50,6 +53,29 @@ export class WorkerContext {
   /** Sends a message that nobody waits for. */
   notify<Kind extends keyof ToCoordinator>(kind: Kind, control: ToCoordinator[Kind]): void {
     void this.send(kind, control).catch(() => {}); // a lost link ends the run by itself
+  }
+
+  /**
+   * Sends signs of life until the returned function is called. They say that this process answers, not how far its
+   * computing is.
+   */
+  beat(): () => void {
+    let stop = (): void => {};
+    const next = (): void => {
+      this.notify('heartbeat', {});
+      stop = this.options.clock.after(heartbeatMs, next);
+    };
+    next();
+    return () => stop();
+  }
+
+  /** Reports an error that ends the worker; throws it if it is a mistake of our own. */
+  async reportFailure(error: unknown): Promise<WorkerEnd> {
+    const text = error instanceof Error ? error.message : String(error);
+    // If the link has ended as well, nobody receives it.
+    await this.send('failed', { message: text.slice(0, 2000) }).catch(() => {});
+    if (!(error instanceof InputError || error instanceof RunError || error instanceof ProtocolError)) throw error;
+    return { clean: false, reason: text };
   }
 
   /** Waits for work, but not beyond the layout in force, or the end of the run. */

@@ -2,7 +2,7 @@
 // flow into the mailbox meanwhile. It ends when the coordinator ends the run or the link to it is lost; nothing of the
 // run outlives it.
 
-import { InputError, ProtocolError, RunError } from '../../errors.ts';
+import { RunError } from '../../errors.ts';
 import type { Frame } from '../../transport/link.ts';
 import { feedName } from '../device/round.ts';
 import type { ModelMessage } from '../protocol/messages.ts';
@@ -17,9 +17,6 @@ import { noMeters, type WorkerEnd, type WorkerOptions } from './options.ts';
 import { Rounds } from './rounds.ts';
 import { Superseded } from './session.ts';
 import { WorkReport } from './work-report.ts';
-
-/** Time between signs of life to the coordinator. */
-export const heartbeatMs = 500;
 
 /** How many rounds may be updated before they have committed. */
 const commitWindow = 1;
@@ -93,7 +90,7 @@ async function serve(parts: Parts): Promise<WorkerEnd> {
   const { context, inbox } = parts;
   const { leave } = context.options;
   let end: WorkerEnd = { clean: false, reason: 'the worker has failed' };
-  const stopHeartbeat = beat(context);
+  const stopHeartbeat = context.beat();
   const askToLeave = (): void => context.notify('leaving', {});
   leave?.addEventListener('abort', askToLeave, { once: true });
   try {
@@ -107,33 +104,13 @@ async function serve(parts: Parts): Promise<WorkerEnd> {
     }
   } catch (error) {
     // What the coordinator said counts, whatever its end interrupted.
-    end = context.ended ?? (await report(context, error));
+    end = context.ended ?? (await context.reportFailure(error));
   } finally {
     leave?.removeEventListener('abort', askToLeave);
     stopHeartbeat();
     await close(parts, end.reason);
   }
   return end;
-}
-
-/** Sends signs of life, which say that this process answers: not how far its computing is. */
-function beat(context: WorkerContext): () => void {
-  let stop = (): void => {};
-  const next = (): void => {
-    context.notify('heartbeat', {});
-    stop = context.options.clock.after(heartbeatMs, next);
-  };
-  next();
-  return () => stop();
-}
-
-/** Reports an error that ends the worker; throws it if it is a mistake of our own. */
-async function report(context: WorkerContext, error: unknown): Promise<WorkerEnd> {
-  const text = error instanceof Error ? error.message : String(error);
-  // If the link has ended as well, nobody receives it.
-  await context.send('failed', { message: text.slice(0, 2000) }).catch(() => {});
-  if (!(error instanceof InputError || error instanceof RunError || error instanceof ProtocolError)) throw error;
-  return { clean: false, reason: text };
 }
 
 async function close({ context, links, statistics }: Parts, reason: string): Promise<void> {

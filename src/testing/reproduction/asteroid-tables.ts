@@ -78,8 +78,8 @@ paper's models. Ours makes each device a virtual worker of its own,
 would be the third column and the pipelines' activations.
 - The published HPP volumes depend on where the paper's planner cut and on its groups, which it does not say. Plans \
 whose rounds differ by some per cent differ by a factor in volume (compare
-  \`asteroid\` with \`best\`): ours minimise the round, not the volume, and bytes that cross a link beside the \
-computing cost nothing. The paper's claim, that HPP moves less than HDP, holds
+  \`asteroid\` with \`best\`): ours minimise the round, not the volume, and bytes that cross a link while \
+devices compute cost nothing. The paper's claim, that HPP moves less than HDP, holds
   for EfficientNet-B1 and ResNet-50, by less than published.`;
   return { title: 'Asteroid, Table 2: communication volume', text, charts: [] };
 };

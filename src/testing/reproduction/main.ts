@@ -8,13 +8,13 @@ import { experiments } from './experiments.ts';
 
 const root = process.cwd();
 
-const opening = `# The papers' tables, made again
+const opening = `# The papers' tables, reproduced
 
-Written by \`npm run reproduce\`; do not edit. Each section puts a published table or figure beside what our planners \
-and simulator say of it, by the rules of the simulated world
+Written by \`npm run reproduce\`; do not edit. Each section compares a published table or figure with the results \
+of our planners and simulator, by the rules of the simulated world
 ([simulator.md](simulator.md)), for devices that are models fitted to the numbers in the first section and to nothing \
 else. Planning is for plain SGD; replicas of batch normalization are
-allowed, as in the papers. Differences of more than 15 % have their reason beside them.
+allowed, as in the papers. Differences of more than 15 % are explained.
 `;
 
 /** The section's text with links to its charts, which are in a folder next to the page. */

@@ -112,7 +112,7 @@ export const figure16: Experiment = async (testbeds) => {
   const withDetection = (heavyMs: number): string =>
     times((heavyMs + detectionMs) / (lost.light.totalMs + detectionMs));
   const text = `EfficientNet-B1 on environment D at 100 Mbps, each device lost in turn: replay with light re-planning \
-beside heavy rescheduling, which gathers the stage models on the most powerful device left, runs
+against heavy rescheduling, which gathers the stage models on the most powerful device left, runs
 Algorithm 2 there and distributes everything again. Before: ${describe(plan)}; \
 ${plan.predicted.samplesPerS.toFixed(1)} samples a second. Copies of the stages (${megabytes(bytesPerRound)}) are \
 renewed
@@ -140,7 +140,7 @@ ${markdownTable(
 
 ${markdownTable(['lost', 'light', 'heavy'], plans)}
 
-The paper's figures have no numbers beside their bars; its text says that light keeps 90 % of heavy's throughput and \
+The paper's figures have no numbers at their bars; its text says that light keeps 90 % of heavy's throughput and \
 recovers 14 times faster when device B leaves. Ours keeps at
 least ${(100 * least(({ throughputRatio }) => throughputRatio)).toFixed(0)} % for each of the four. With \
 ${detectionMs / 1000} s until the loss is certain, the same for both, it recovers \
@@ -249,7 +249,7 @@ FTPipeHD's epochs are ${times(theirs)} as fast as ResPipe's in the paper and ${t
 (${deviation(ours, theirs)}). Both of ours are longer, FTPipeHD's most: in the paper the laptop runs two processes \
 before the loss and one after it, which then has the laptop's
 cores to itself (2.1 s a batch before, 2.6 s after, although a third of the workers is gone), while here each process \
-is a machine of its own, as fast alone as beside the other. Recovery: what ResPipe needs
+is a machine of its own, as fast alone as together with the other. Recovery: what ResPipe needs
 without moving any weights, 0.13 s, is probes and commit; the other 2.1 s of FTPipeHD are its weights, which would \
 take ${(ftpipehd.moveMs / 1000).toFixed(2)} s here: as if the link gave \
 ${((ftpipehd.moved * 8) / 2.11 / 1e6).toFixed(0)} Mbps to

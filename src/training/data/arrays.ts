@@ -45,7 +45,7 @@ function datasetFromArrays(source: string, arrays: ReadonlyMap<string, Tensor>):
   const labels = labelName === undefined ? undefined : arrays.get(labelName);
   if (labels === undefined || names.length < 2) {
     throw new InputError(
-      `${source} holds the arrays ${listed(names)}, of which none can be told to be the labels; name the ` +
+      `${source} holds the arrays ${listed(names)}, none of which can be identified as the labels; name the ` +
         'arrays x and y, or x_train, y_train, x_test and y_test.',
     );
   }

@@ -32,7 +32,7 @@ export function readCifar10(files: readonly Source[]): Dataset {
 function recordCount(file: Source): number {
   const { length } = file.bytes;
   if (length === 0 || length % recordBytes !== 0) {
-    throw damaged(file, 'CIFAR-10', length, `${length} bytes are no whole number of records of ${recordBytes}`);
+    throw damaged(file, 'CIFAR-10', length, `${length} bytes are not a whole number of records of ${recordBytes}`);
   }
   return length / recordBytes;
 }

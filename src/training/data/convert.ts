@@ -2,6 +2,7 @@
 // computing.
 
 import { assert } from '../../assert.ts';
+import { halfToNumber } from '../../graph/operators/numbers.ts';
 import { type ElementArray, type ElementType, isFloat } from '../../graph/tensor.ts';
 
 /** byte / 255 as float32, for images. */
@@ -46,14 +47,4 @@ export function convert(target: Stretch, source: Stretch, count: number, divisor
   }
   for (let index = 0; index < count; index++)
     to[target.start + index] = (from[source.start + index] as number) / divisor;
-}
-
-/** The value of an IEEE 754 half-precision number. */
-export function halfToNumber(bits: number): number {
-  const exponent = (bits >>> 10) & 0x1f;
-  const fraction = bits & 0x3ff;
-  const sign = (bits & 0x8000) === 0 ? 1 : -1;
-  if (exponent === 0x1f) return fraction === 0 ? sign * Number.POSITIVE_INFINITY : Number.NaN;
-  if (exponent === 0) return sign * fraction * 2 ** -24;
-  return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
 }

@@ -69,7 +69,7 @@ test('anything but a table of finite numbers is reported by line and column', ()
   for (const [text, message] of cases) assert.throws(() => read(text), new InputError(message), text);
   assert.throws(
     () => readCsv({ name: 't.csv', bytes: Uint8Array.of(0xff, 0xfe, 0x31) }),
-    new InputError('t.csv, line 1, is no UTF-8 text; save the table as plain CSV.'),
+    new InputError('t.csv, line 1, is not UTF-8 text; save the table as plain CSV.'),
   );
 });
 

@@ -92,7 +92,7 @@ function* textLines(source: Source): Generator<Line, void> {
     try {
       text = decoder.decode(bytes.subarray(start, end)).trim();
     } catch {
-      throw new InputError(`${source.name}, line ${line}, is no UTF-8 text; save the table as plain CSV.`);
+      throw new InputError(`${source.name}, line ${line}, is not UTF-8 text; save the table as plain CSV.`);
     }
     start = end + 1;
     if (text !== '') yield { text, line };

@@ -2,9 +2,9 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 import fc from 'fast-check';
 import { InputError } from '../../errors.ts';
+import { halfToNumber } from '../../graph/operators/numbers.ts';
 import { tensor, toNumbers } from '../../graph/tensor.ts';
 import { bindDataset } from './bind.ts';
-import { halfToNumber } from './convert.ts';
 import {
   checkLabels,
   createDataset,

@@ -46,7 +46,8 @@ test('damage is reported with its position', () => {
     ],
     [
       Uint8Array.of(0, 0, 8, 0),
-      'x is not a valid idx file: at byte 3 0 dimensions stand where 1 to 8 are expected; write or download it again.',
+      'x is not a valid idx file: at byte 3 0 dimensions were found, but 1 to 8 are expected; write or ' +
+        'download it again.',
     ],
     [
       images.slice(0, 15),

@@ -25,7 +25,7 @@ export function readIdx(file: Source): Tensor {
   if (type === undefined)
     throw damaged(source, 'idx', 2, `the element type 0x${(bytes[2] as number).toString(16)} is unknown`);
   const rank = bytes[3] as number;
-  if (rank < 1 || rank > 8) throw damaged(source, 'idx', 3, `${rank} dimensions stand where 1 to 8 are expected`);
+  if (rank < 1 || rank > 8) throw damaged(source, 'idx', 3, `${rank} dimensions were found, but 1 to 8 are expected`);
   const start = 4 + 4 * rank;
   if (bytes.length < start) throw damaged(source, 'idx', bytes.length, 'the file ends inside the header');
   const shape = Array.from({ length: rank }, (_, axis) => view.getUint32(4 + 4 * axis, false));

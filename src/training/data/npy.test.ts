@@ -5,10 +5,10 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'node:test';
 import { InputError } from '../../errors.ts';
+import { halfToNumber } from '../../graph/operators/numbers.ts';
 import { elementTypes, tensor } from '../../graph/tensor.ts';
 import { fuzz } from '../../testing/mutations.ts';
 import { fixtureFolder } from '../../testing/pytorch-fixtures.ts';
-import { halfToNumber } from './convert.ts';
 import { readNpy, writeNpy } from './npy.ts';
 
 interface Expected {
@@ -106,11 +106,11 @@ test('damage is reported with its position', () => {
     [npy(good, [0, 0, 0, 0, 0, 0, 0, 0, 0]), 'at byte 68 8 bytes are expected for [2] of float32, but 9 follow'],
     [npy(good.replace('(2,)', `(${'9'.repeat(12)}, ${'9'.repeat(12)})`)), 'too many bytes are expected'],
     [npy(good.replace('(2,)', `(${'9'.repeat(40)},)`)), 'is too large'],
-    [npy(good.replace('False', 'None')), 'the header is no dict of descr, fortran_order and shape'],
-    [npy(good.replace("'shape': (2,), ", '')), 'the header is no dict of descr, fortran_order and shape'],
-    [npy(good.replace('(2,)', '(2, -1)')), 'the header is no dict'],
-    [npy(`{"descr": "<f4"${' '.repeat(60_000)}`), 'the header is no Python dict'],
-    [npy(`{'shape': (${' '.repeat(60_000)}L)}`), 'the header is no dict'],
+    [npy(good.replace('False', 'None')), 'the header is not a dict of descr, fortran_order and shape'],
+    [npy(good.replace("'shape': (2,), ", '')), 'the header is not a dict of descr, fortran_order and shape'],
+    [npy(good.replace('(2,)', '(2, -1)')), 'the header is not a dict'],
+    [npy(`{"descr": "<f4"${' '.repeat(60_000)}`), 'the header is not a Python dict'],
+    [npy(`{'shape': (${' '.repeat(60_000)}L)}`), 'the header is not a dict'],
   ];
   for (const [bytes, problem] of cases) {
     assert.throws(

@@ -104,7 +104,7 @@ function headerRange(source: Source): { start: number; end: number } {
 function parseHeader(source: Source, start: number, end: number): Header {
   const text = new TextDecoder().decode(source.bytes.subarray(start, end));
   const literal = /^\s*\{(.*)\}\s*$/s.exec(text);
-  if (literal === null) throw damaged(source, 'npy', start, 'the header is no Python dict');
+  if (literal === null) throw damaged(source, 'npy', start, 'the header is not a Python dict');
   const entry = /\s*(['"])(\w+)\1\s*:\s*('[^']*'|"[^"]*"|True|False|\([\dL,\s]*\)|\[[^\]]*\])\s*(?:,|$)/y;
   const entries = new Map<string, string>();
   const inside = (literal[1] as string).trimEnd();
@@ -112,12 +112,12 @@ function parseHeader(source: Source, start: number, end: number): Header {
     const from = entry.lastIndex;
     const match = entry.exec(inside);
     if (match === null || entries.has(match[2] as string))
-      throw damaged(source, 'npy', start + 1 + from, 'the header is no dict of descr, fortran_order and shape');
+      throw damaged(source, 'npy', start + 1 + from, 'the header is not a dict of descr, fortran_order and shape');
     entries.set(match[2] as string, match[3] as string);
   }
   const [descr, order, shape] = ['descr', 'fortran_order', 'shape'].map((key) => entries.get(key));
   if (descr === undefined || order === undefined || shape === undefined || entries.size !== 3) {
-    throw damaged(source, 'npy', start, 'the header is no dict of descr, fortran_order and shape');
+    throw damaged(source, 'npy', start, 'the header is not a dict of descr, fortran_order and shape');
   }
   if (order !== 'True' && order !== 'False')
     throw damaged(source, 'npy', start, `fortran_order is ${order}, not True or False`);

@@ -67,7 +67,7 @@ test('if no array can be identified as the labels, the arrays are listed', () =>
   assert.throws(
     () => datasetsFromArrays('f.npz', arrays),
     new InputError(
-      'f.npz holds the arrays a, b, of which none can be told to be the labels; name the arrays x and y, or ' +
+      'f.npz holds the arrays a, b, none of which can be identified as the labels; name the arrays x and y, or ' +
         'x_train, y_train, x_test and y_test.',
     ),
   );
@@ -106,7 +106,7 @@ test('array names are shown on one line, and only some of many', () => {
   const arrays = new Map(Array.from({ length: 500 }, (_, index) => [`${index}\n`, array]));
   assert.throws(
     () => datasetsFromArrays('f.npz', arrays),
-    /^InputError: f\.npz holds the arrays 0\ufffd, 1\ufffd, .*, 9\ufffd and 490 others, of which none /,
+    /^InputError: f\.npz holds the arrays 0\ufffd, 1\ufffd, .*, 9\ufffd and 490 others, none of which /,
   );
   const broken = zip(Uint8Array.of(1, 2, 3), { name: 'a\n.npy' });
   assert.throws(

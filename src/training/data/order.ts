@@ -39,7 +39,7 @@ export function epochOf(order: BatchOrder, round: number): number {
  * The samples of round `round` (from 0): a new array of `batchSize` indices. O(batch), after O(samples) once an epoch.
  */
 export function batchIndices(order: BatchOrder, round: number): Uint32Array {
-  assert(Number.isSafeInteger(round) && round >= 0, `round ${round} is no round`);
+  assert(Number.isSafeInteger(round) && round >= 0, `round ${round} is not a valid round`);
   const rounds = roundsPerEpoch(order);
   const start = (round % rounds) * order.batchSize;
   if (!order.shuffle) return Uint32Array.from({ length: order.batchSize }, (_, index) => start + index);

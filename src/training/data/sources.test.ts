@@ -42,7 +42,7 @@ test('CIFAR-10 files of another size or with other labels are refused', () => {
   assert.throws(
     () => read(new Uint8Array(3072)),
     new InputError(
-      'a.bin is not a valid CIFAR-10 file: at byte 3072 3072 bytes are no whole number of records of 3073; ' +
+      'a.bin is not a valid CIFAR-10 file: at byte 3072 3072 bytes are not a whole number of records of 3073; ' +
         'write or download it again.',
     ),
   );

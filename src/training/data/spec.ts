@@ -92,7 +92,7 @@ function pair(text: string, rest: string, missing: string): [string, string?] {
 
 function count(text: string, digits: string, what: string): number {
   const value = /^\d{1,9}$/.test(digits) ? Number(digits) : 0;
-  if (value < 1) throw wrongSpec(text, `the ${what} ${JSON.stringify(digits)} is no positive integer`);
+  if (value < 1) throw wrongSpec(text, `the ${what} ${JSON.stringify(digits)} is not a positive integer`);
   return value;
 }
 

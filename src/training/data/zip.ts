@@ -93,7 +93,7 @@ function readDirectoryEntry(
   extraLength: number,
 ): Entry {
   const flags = view.getUint16(at + 8, true);
-  if ((flags & 1) !== 0) throw damaged(source, 'zip', at, 'an encrypted entry stands, which is not supported');
+  if ((flags & 1) !== 0) throw damaged(source, 'zip', at, 'an encrypted entry is not supported');
   const name = new TextDecoder().decode(source.bytes.subarray(at + 46, at + 46 + nameLength));
   const sizes = {
     bytes: view.getUint32(at + 24, true),
