@@ -144,7 +144,7 @@ class HumanReport {
       case 'recovering':
         return this.#recovering(event);
       case 'recovered':
-        return this.#section('Going on', `after ${event.seconds.toFixed(1)} s; with round ${event.round}`);
+        return this.#section('Resumed', `at round ${event.round}, after ${event.seconds.toFixed(1)} s`);
       case 'reserve-ready':
         return this.#section('Prepared', `for the loss of any one device, after ${event.seconds.toFixed(0)} s`);
       case 'phase':

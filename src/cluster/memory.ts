@@ -24,7 +24,7 @@ export interface StageDemand {
   readonly runtimeBytes?: number;
   /** Per sample. */
   readonly savedBytes: number;
-  /** The same where all that can be is computed again; absent: nothing is. */
+  /** Per sample, where all that can be is computed again; absent: nothing is. */
   readonly leastSavedBytes?: number;
   /** K_p: micro-batches whose activations are kept at once. */
   readonly inFlight: number;

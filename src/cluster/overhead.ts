@@ -160,7 +160,7 @@ export function processorMs(
 export interface OverheadFactors {
   readonly wake: number;
   readonly transfer: number;
-  /** Undefined where nothing is known of it: as before, or as transfers are where a profile does not tell them apart. */
+  /** Undefined where nothing is known of it: as before, or as transfers are where a profile has no value of its own. */
   readonly reduce: number | undefined;
 }
 
@@ -204,8 +204,8 @@ export function hasFusedTimes({ stepMs }: OverheadFields): boolean {
 }
 
 /**
- * The tables of the two passes where they are one graph: its time, in the proportion that they have apart. The same
- * tables where the profile does not know it.
+ * The tables of the two passes where they are one graph: its time, in the proportion that they have apart. Unchanged
+ * where the profile does not know it.
  */
 export function fusedTables({ forwardMs, backwardMs, stepMs }: PassTables & OverheadFields): PassTables {
   if (stepMs === undefined) return { forwardMs, backwardMs };

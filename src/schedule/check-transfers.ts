@@ -3,7 +3,7 @@
 
 import { assert } from '../assert.ts';
 import { type Checked, isIdle, microBatchName, rangeName, tile, title } from './check-shared.ts';
-import { exchanged, type Payload, passes, payloads } from './passes.ts';
+import { isTaken, passes, payloads } from './passes.ts';
 import {
   type DeviceProgram,
   type Instruction,
@@ -21,30 +21,26 @@ import { instructionText } from './text.ts';
  * device's samples. `owners`: all devices by name.
  */
 export function checkPieces(device: DeviceProgram, checked: Checked, owners: ReadonlyMap<string, DeviceProgram>): void {
-  const arrived = new Map<string, SampleRange[]>();
-  const sent = new Map<string, SampleRange[]>();
-  /** Results that there are: those of a direction's passes that exchange. */
-  const computed = new Set<string>();
+  const [arrived, sent] = [new Map<string, SampleRange[]>(), new Map<string, SampleRange[]>()];
+  /** Payloads of micro-batches that a pass has taken, and given. */
+  const [taken, given] = [new Set<string>(), new Set<string>()];
   const name = title(device);
   for (const step of device.instructions) {
     if (step.kind === 'receive' || step.kind === 'send') {
-      const what = `the ${step.payload} of ${microBatchName(checked, step.microBatch)}`;
-      const isComputed = computed.has(`${payloads[step.payload].direction} ${step.microBatch}`);
-      if (step.kind === 'receive') assert(!isComputed, `${name} waits for ${what} after it was needed`);
-      else assert(isComputed, `${name} sends ${what} before it is computed`);
-      checkEnds(device, step, checked, owners);
       const key = `${step.payload} ${step.microBatch}`;
+      const what = `the ${step.payload} of ${microBatchName(checked, step.microBatch)}`;
+      if (step.kind === 'receive') assert(!taken.has(key), `${name} waits for ${what} after it was needed`);
+      else assert(given.has(key), `${name} sends ${what} before it is computed`);
+      checkEnds(device, step, checked, owners);
       const ranges = step.kind === 'receive' ? arrived : sent;
       ranges.set(key, [...(ranges.get(key) ?? []), step.samples]);
     }
-    if (!isPass(step) || !passes[step.kind].exchanges) continue;
-    // Of a backward in pieces, the last gives the gradients that travel.
-    if (isLastPiece(step, device)) computed.add(`${passes[step.kind].direction} ${step.microBatch}`);
-    for (const payload of expectedBefore(device, checked, step))
-      assert(
-        tile(arrived.get(`${payload} ${step.microBatch}`) ?? [], device.samples),
-        `${name} runs the ${step.kind} of ${microBatchName(checked, step.microBatch)} without exactly its ${payload} pieces`,
-      );
+    if (!isPass(step)) continue;
+    checkArrived(device, checked, step, arrived);
+    // Of a pass in pieces, the last takes and gives what travels.
+    if (!isLastPiece(step, device)) continue;
+    for (const payload of passes[step.kind].takes) taken.add(`${payload} ${step.microBatch}`);
+    for (const payload of passes[step.kind].gives) given.add(`${payload} ${step.microBatch}`);
   }
   if (!isIdle(device)) checkAllSent(device, checked, sent);
 }
@@ -56,27 +52,32 @@ function checkAllSent(
 ): void {
   const name = title(device);
   const isGradientWanted = device.layers[0] > checked.forwardOnlyLayers;
-  for (let at = 0; at < checked.microBatchCount; at++) {
-    const what = microBatchName(checked, at);
-    for (const [payload, last] of [
-      [exchanged.forward, checked.stageCount - 1],
-      [exchanged.backward, 0],
-    ] as const) {
-      if (device.stage === last) continue;
+  for (const payload of ['activation', 'gradient'] as const) {
+    const taker = device.stage - payloads[payload].from;
+    if (taker < 0 || taker >= checked.stageCount) continue;
+    const isWanted = payload !== 'gradient' || isGradientWanted;
+    for (let at = 0; at < checked.microBatchCount; at++) {
       const pieces = sent.get(`${payload} ${at}`) ?? [];
-      if (payload === 'gradient' && !isGradientWanted)
-        assert(pieces.length === 0, `${name} sends the gradient of ${what}, which nobody wants`);
-      else assert(tile(pieces, device.samples), `${name} does not send the ${payload} of ${what} exactly once`);
+      const what = `the ${payload} of ${microBatchName(checked, at)}`;
+      if (isWanted) assert(tile(pieces, device.samples), `${name} does not send ${what} exactly once`);
+      else assert(pieces.length === 0, `${name} sends ${what}, which nobody wants`);
     }
   }
 }
 
-/** The payloads that a pass waits for. */
-function expectedBefore({ stage }: DeviceProgram, { stageCount, hasFeed }: Checked, step: Pass): Payload[] {
-  const last = stageCount - 1;
-  if (passes[step.kind].direction === 'backward') return stage === last ? [] : ['gradient'];
-  const expected: Payload[] = stage > 0 ? ['activation'] : hasFeed ? ['input'] : [];
-  return hasFeed && stage === last ? [...expected, 'label'] : expected;
+/** All that a pass takes has arrived, exactly once. */
+function checkArrived(
+  device: DeviceProgram,
+  checked: Checked,
+  step: Pass,
+  arrived: ReadonlyMap<string, readonly SampleRange[]>,
+): void {
+  const what = `${title(device)} runs the ${step.kind} of ${microBatchName(checked, step.microBatch)}`;
+  for (const payload of passes[step.kind].takes) {
+    if (!isTaken(payload, device.stage, checked.stageCount, checked.hasFeed)) continue;
+    const pieces = arrived.get(`${payload} ${step.microBatch}`) ?? [];
+    assert(tile(pieces, device.samples), `${what} without exactly its ${payload} pieces`);
+  }
 }
 
 /** A piece goes between neighbouring stages, or from the feed to an end of the pipeline, and both ends own its samples. */
@@ -87,13 +88,13 @@ function checkEnds(
   owners: ReadonlyMap<string, DeviceProgram>,
 ): void {
   const name = title(device);
-  const { from } = payloads[step.payload];
+  const { from, end: fedEnd } = payloads[step.payload];
   const isReceive = step.kind === 'receive';
   const end = isReceive ? step.from : step.to;
   const place = end === null ? 'the data feed' : `"${end}"`;
   const what = `${step.payload} ${isReceive ? 'from' : 'to'} ${place}`;
   if (end === null || from === 'feed') {
-    const stage = step.payload === 'input' ? 0 : checked.stageCount - 1;
+    const stage = fedEnd === 'first' ? 0 : checked.stageCount - 1;
     assert(end === null && from === 'feed' && device.stage === stage, `${name} waits for ${what}`);
     return;
   }
@@ -126,7 +127,7 @@ export function checkMatching(checked: Checked): void {
   for (const key of open) assert(false, `${key} is sent but never awaited`);
 }
 
-/** Runs the rounds without time: everybody as far as they can, until all are done or nobody can move. */
+/** Runs the rounds without time: every device as far as it can go, until all are done or none can move. */
 export function checkProgress(checked: Checked): void {
   const positions = new Map(checked.devices.map(({ device }) => [device, 0]));
   const world = new TimelessWorld(checked);

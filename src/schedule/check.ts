@@ -1,9 +1,8 @@
 // Proves a Program before anything runs: every layer once, every sample forward and backward once in each stage (in two
 // halves, in pieces: all of them), weight gradients in the order of the micro-batches and reduced when they are final,
-// every send with its receive, no cycle of waits, never more than K_p micro-batches kept. Where instructions carry round
-// offsets, all of that holds for the stream that the Program is a tick of: it is written out over as many rounds as meet
-// in a tick, and one more (unroll.ts). A violation is a mistake of whoever made the Program, and is thrown as such
-// (assert.ts) with the device, the micro-batch and the rule. Not checked: memory (the planner's) and time.
+// every send with its receive, no cycle of waits, never more than K_p micro-batches kept. A violation is a mistake of
+// whoever made the Program, and is thrown as such (assert.ts) with the device, the micro-batch and the rule. Not
+// checked: memory (the planner's) and time.
 
 import { assert, defined } from '../assert.ts';
 import type { PlanLayout } from '../cluster/cluster.ts';
@@ -11,16 +10,25 @@ import { checkOrder, checkUpdates } from './check-passes.ts';
 import { type Checked, rangeName, tile, title } from './check-shared.ts';
 import { checkMatching, checkPieces, checkProgress } from './check-transfers.ts';
 import { effectiveInFlight, isForwardOnly } from './pace.ts';
+import { passes } from './passes.ts';
 import { type DeviceProgram, isPass, type Program } from './program.ts';
+import { instructionText } from './text.ts';
 import { unroll } from './unroll.ts';
 
 /**
  * Throws an Error naming the first violation of `program`, which claims to be a round of `plan`. Time and memory linear
  * in its instructions.
+ *
+ * With round offsets, the program is the tick of a stream: at tick t an instruction with offset k is for round t + k. A
+ * pass and what it receives and sends have one offset. All else must hold for each round of the stream, which is written
+ * out over as many rounds as meet in a tick, and one more (unroll.ts): so a pass that follows another of its micro-batch
+ * has a smaller offset, or the same one and a later place in the tick; sends match receives of their own round; and a
+ * round's update comes after the last of its gradients.
  */
 export function checkProgram(program: Program, plan: PlanLayout): void {
   checkLayout(program, plan);
   checkNumbers(program);
+  for (const device of program.devices) checkOffsets(device);
   const checked: Checked = {
     ...unroll(program),
     stageCount: program.stageCount,
@@ -32,7 +40,7 @@ export function checkProgram(program: Program, plan: PlanLayout): void {
   const owners = new Map(checked.devices.map((device) => [device.device, device]));
   for (const device of checked.devices) {
     const { stage } = device;
-    checkOrder(device, checked, effectiveInFlight(plan, stage) + roundsAhead(program, stage) * plan.microBatchCount);
+    checkOrder(device, checked, limitOf(plan, stage, checked));
     checkPieces(device, checked, owners);
     checkUpdates(device, checked, isForwardOnly(plan, stage) ? [] : (plan.stages[stage]?.devices ?? []));
   }
@@ -41,11 +49,13 @@ export function checkProgram(program: Program, plan: PlanLayout): void {
   checkProgress(checked);
 }
 
-/** By how many rounds a stage's passes are ahead of its others in the same tick: 0 in a synchronous program. */
-function roundsAhead({ devices }: Program, stage: number): number {
-  const members = devices.filter((device) => device.stage === stage);
-  const offsets = members.flatMap(({ instructions }) => instructions.filter(isPass).map(({ round = 0 }) => round));
-  return offsets.length === 0 ? 0 : Math.max(...offsets) - Math.min(...offsets);
+/**
+ * K_p of a stage; without a limit where there is no backward to wait for. In a stream, where micro-batches of several
+ * rounds are in flight, it is the plan's.
+ */
+function limitOf(plan: PlanLayout, stage: number, { roundCount }: Checked): number {
+  if (isForwardOnly(plan, stage)) return Number.POSITIVE_INFINITY;
+  return roundCount === 1 ? effectiveInFlight(plan, stage) : (plan.stages[stage]?.inFlight ?? 0);
 }
 
 /** Stages hold the plan's layers, each exactly once and in order, and their devices' samples tile the micro-batch. */
@@ -64,7 +74,7 @@ function checkLayout(program: Program, plan: PlanLayout): void {
     assert(isNext, `stage ${index} holds layers ${rangeName(layers)} and should start at ${start}`);
     checkStage(program, plan, index, seen);
   }
-  assert(seen.size === program.devices.length, 'a device stands in a stage that the plan does not have');
+  assert(seen.size === program.devices.length, 'a device is in a stage that the plan does not have');
 }
 
 /** The devices of a stage are the plan's, each once and with the stage's layers. `seen`: devices of earlier stages. */
@@ -102,6 +112,27 @@ function checkNumbers({ devices, microBatchCount }: Program): void {
       const exists = Number.isInteger(at) && at >= 0 && at < microBatchCount;
       assert(exists, `${title(device)} has a ${step.kind} of micro-batch ${at} of ${microBatchCount}`);
     }
+}
+
+/** What a pass receives and sends is of its own round: in a tick they have one offset. */
+function checkOffsets(device: DeviceProgram): void {
+  const offsets = new Map<string, Set<number>>();
+  for (const step of device.instructions) {
+    if (!isPass(step)) continue;
+    const { takes, gives } = passes[step.kind];
+    const pieces = [...takes.map((payload) => `receive ${payload}`), ...gives.map((payload) => `send ${payload}`)];
+    for (const piece of pieces) {
+      const key = `${piece} ${step.microBatch}`;
+      offsets.set(key, (offsets.get(key) ?? new Set()).add(step.round ?? 0));
+    }
+  }
+  for (const step of device.instructions) {
+    if (step.kind !== 'receive' && step.kind !== 'send') continue;
+    const own = offsets.get(`${step.kind} ${step.payload} ${step.microBatch}`);
+    const isOwn = own === undefined || own.has(step.round ?? 0);
+    const what = step.kind === 'send' ? 'gives' : 'takes';
+    assert(isOwn, `${title(device)} has ${instructionText(step)}, of another round than the pass that ${what} it`);
+  }
 }
 
 /**

@@ -166,8 +166,8 @@ function legend(events: readonly ProgramEvent[]): string[] {
 }
 
 function axis(endMs: number, pxPerMs: number, top: number, bottom: number): string[] {
-  const stepMs = tickStep(endMs);
-  const ticks = Array.from({ length: Math.floor(endMs / stepMs) + 1 }, (_, index) => index * stepMs);
+  const tickMs = tickStep(endMs);
+  const ticks = Array.from({ length: Math.floor(endMs / tickMs) + 1 }, (_, index) => index * tickMs);
   return ticks.flatMap((ms) => {
     const x = labelPx + ms * pxPerMs;
     return [

@@ -7,8 +7,9 @@ import { randomPlan } from '../testing/random-plans.ts';
 import { checkProgram } from './check.ts';
 import { program } from './generate.ts';
 import { bucketsOf, effectiveInFlight, paceOf } from './pace.ts';
-import type { Instruction, Program } from './program.ts';
-import { inTurn, scheduleOf } from './schedules.ts';
+import type { Program } from './program.ts';
+import { scheduleOf, schedules } from './schedules.ts';
+import { instructionText, programText } from './text.ts';
 
 /** A plan with one device a stage (a, b, c, …), two layers each, two samples a micro-batch. */
 function straightPlan(schedule: string, stageCount: number, microBatchCount: number): PlanLayout {
@@ -193,48 +194,23 @@ test('schedules that overlap reduce the last weight gradients in buckets, the de
       { layers: [1, 9], devices: ['b', 'c', 'spare'], samples: [1, 1, 0], inFlight: 1, buckets: [3, 8] },
     ],
   };
-  const lines = (plan: PlanLayout, device: number): string[] => {
-    checkProgram(program(plan, { feed: false }), plan);
-    return (program(plan, { feed: false }).devices[device]?.instructions ?? []).map(written);
+  const lines = (plan: PlanLayout): string[] => {
+    const of = program(plan, { feed: false });
+    checkProgram(of, plan);
+    return programText(of, { transfers: true }).split('\n');
   };
-  assert.deepEqual(lines(two, 1), [
-    'receive activation 0 [0, 1) from a',
-    'forward 0',
-    'backward 0',
-    'send gradient 0 [0, 1) to a',
-    'receive activation 1 [0, 1) from a',
-    'forward 1',
-    'backward 1 of 8 to 9',
-    'all-reduce b c spare of 8 to 9',
-    'backward 1 of 3 to 8',
-    'all-reduce b c spare of 3 to 8',
-    'backward 1 of 1 to 3',
-    'send gradient 1 [0, 1) to a',
-    'all-reduce b c spare of 1 to 3',
-    'update',
+  const spare = 'spare: R[8,9) R[3,8) R[1,3) U';
+  assert.deepEqual(lines(two), [
+    'a:     F0 !A0[0,1)→b !A0[1,2)→c F1 !A1[0,1)→b !A1[1,2)→c ?G0[0,1)←b ?G0[1,2)←c B0 ?G1[0,1)←b ?G1[1,2)←c B1 U',
+    'b:     ?A0←a F0 B0 !G0→a ?A1←a F1 B1[8,9) R[8,9) B1[3,8) R[3,8) B1[1,3) !G1→a R[1,3) U',
+    'c:     ?A0←a F0 B0 !G0→a ?A1←a F1 B1[8,9) R[8,9) B1[3,8) R[3,8) B1[1,3) !G1→a R[1,3) U',
+    spare,
   ]);
-  assert.deepEqual(lines(two, 3), [
-    'all-reduce b c spare of 8 to 9',
-    'all-reduce b c spare of 3 to 8',
-    'all-reduce b c spare of 1 to 3',
-    'update',
+  assert.deepEqual(lines({ ...two, schedule: 'zb-h1-overlap' }).slice(1), [
+    'b:     ?A0←a F0 I0 !G0→a W0 ?A1←a F1 I1 !G1→a W1[8,9) R[8,9) W1[3,8) R[3,8) W1[1,3) R[1,3) U',
+    'c:     ?A0←a F0 I0 !G0→a W0 ?A1←a F1 I1 !G1→a W1[8,9) R[8,9) W1[3,8) R[3,8) W1[1,3) R[1,3) U',
+    spare,
   ]);
-  assert.deepEqual(lines({ ...two, schedule: 'zb-h1-overlap' }, 1).slice(3), [
-    'send gradient 0 [0, 1) to a',
-    'backward-weight 0',
-    'receive activation 1 [0, 1) from a',
-    'forward 1',
-    'backward-input 1',
-    'send gradient 1 [0, 1) to a',
-    'backward-weight 1 of 8 to 9',
-    'all-reduce b c spare of 8 to 9',
-    'backward-weight 1 of 3 to 8',
-    'all-reduce b c spare of 3 to 8',
-    'backward-weight 1 of 1 to 3',
-    'all-reduce b c spare of 1 to 3',
-    'update',
-  ]);
-  assert.deepEqual(lines(two, 0).slice(-2), ['backward 1', 'update'], 'a device alone reduces nothing');
   const [, group] = two.stages;
   assert.ok(group);
   const { buckets: _, ...even } = group;
@@ -248,8 +224,9 @@ test('schedules that overlap reduce the last weight gradients in buckets, the de
 
 test('one stage with K = 1 alternates; with K = M it runs all forwards first', () => {
   const order = (ahead: number): string =>
-    inTurn(3, { ahead, delay: undefined })
-      .map(({ kind, microBatch }) => `${kind === 'forward' ? 'F' : 'B'}${microBatch}`)
+    schedules['1f1b']
+      .passes(3, { ahead, delay: undefined })
+      .map((pass) => instructionText(pass))
       .join(' ');
   assert.equal(order(1), 'F0 B0 F1 B1 F2 B2');
   assert.equal(order(2), 'F0 F1 B0 F2 B1 B2');
@@ -268,63 +245,14 @@ const shares: PlanLayout = {
   ],
 };
 
-/** One line an instruction: "receive activation 0 [1, 2) from b". */
-function written(step: Instruction): string {
-  if (step.kind === 'receive')
-    return `receive ${step.payload} ${step.microBatch} [${step.samples.join(', ')}) from ${step.from ?? 'feed'}`;
-  if (step.kind === 'send') return `send ${step.payload} ${step.microBatch} [${step.samples.join(', ')}) to ${step.to}`;
-  const part = 'layers' in step && step.layers !== undefined ? ` of ${step.layers.join(' to ')}` : '';
-  if (step.kind === 'all-reduce') return `all-reduce ${step.group.join(' ')}${part}`;
-  return step.kind === 'update' ? 'update' : `${step.kind} ${step.microBatch}${part}`;
-}
-
 test('between unequal shares the overlap travels, and a device without samples only reduces and updates', () => {
-  const lines = Object.fromEntries(
-    program(shares).devices.map((device) => [device.device, device.instructions.map(written)]),
-  );
-  assert.deepEqual(lines, {
-    a: [
-      'receive input 0 [0, 1) from feed',
-      'forward 0',
-      'send activation 0 [0, 1) to c',
-      'receive gradient 0 [0, 1) from c',
-      'backward 0',
-      'all-reduce a b',
-      'update',
-    ],
-    b: [
-      'receive input 0 [1, 4) from feed',
-      'forward 0',
-      'send activation 0 [1, 2) to c',
-      'send activation 0 [2, 4) to d',
-      'receive gradient 0 [1, 2) from c',
-      'receive gradient 0 [2, 4) from d',
-      'backward 0',
-      'all-reduce a b',
-      'update',
-    ],
-    c: [
-      'receive label 0 [0, 2) from feed',
-      'receive activation 0 [0, 1) from a',
-      'receive activation 0 [1, 2) from b',
-      'forward 0',
-      'backward 0',
-      'send gradient 0 [0, 1) to a',
-      'send gradient 0 [1, 2) to b',
-      'all-reduce c d spare',
-      'update',
-    ],
-    d: [
-      'receive label 0 [2, 4) from feed',
-      'receive activation 0 [2, 4) from b',
-      'forward 0',
-      'backward 0',
-      'send gradient 0 [2, 4) to b',
-      'all-reduce c d spare',
-      'update',
-    ],
-    spare: ['all-reduce c d spare', 'update'],
-  });
+  assert.deepEqual(programText(program(shares), { transfers: true }).split('\n'), [
+    'a:     ?X0 F0 !A0→c ?G0←c B0 R U',
+    'b:     ?X0 F0 !A0[1,2)→c !A0[2,4)→d ?G0[1,2)←c ?G0[2,4)←d B0 R U',
+    'c:     ?Y0 ?A0[0,1)←a ?A0[1,2)←b F0 B0 !G0[0,1)→a !G0[1,2)→b R U',
+    'd:     ?Y0 ?A0←b F0 B0 !G0→b R U',
+    'spare: R U',
+  ]);
   assert.deepEqual(
     program(shares).devices.map((device) => device.samples),
     [

@@ -1,14 +1,14 @@
 // Plan -> Program: the schedule's passes between the receives that they wait for and the sends that they make possible.
 // Pure. Schedules are rows in schedules.ts; check.ts proves what comes out.
 
-import { assert, defined } from '../assert.ts';
+import { assert } from '../assert.ts';
 import type { PlanLayout } from '../cluster/cluster.ts';
 import type { CutEncoding, Encoding } from '../cluster/compression.ts';
 import { InputError } from '../errors.ts';
 import { bucketsOf, isForwardOnly, isGradientWanted, paceOf } from './pace.ts';
-import { exchanged, passes } from './passes.ts';
-import type { DeviceProgram, Instruction, LayerRange, Program, SampleRange } from './program.ts';
-import { type Computation, scheduleOf } from './schedules.ts';
+import { addsGradients, isTaken, type Payload, passes, type StagePayload } from './passes.ts';
+import type { DeviceProgram, Instruction, LayerRange, Pass, Program, Receive, SampleRange, Send } from './program.ts';
+import { scheduleOf } from './schedules.ts';
 
 export interface ProgramOptions {
   /**
@@ -25,11 +25,6 @@ interface Member {
   readonly samples: SampleRange;
 }
 
-/** How a stage's gradients are reduced over its group. */
-interface Reduction extends Encoded<Encoding> {
-  readonly group: readonly string[];
-}
-
 /**
  * One round of a plan as instructions for each device, in the plan's order of stages and devices. Samples of a
  * micro-batch are owned in the order of each stage's devices; between neighbouring stages the overlap of two ranges
@@ -37,52 +32,69 @@ interface Reduction extends Encoded<Encoding> {
  * computes the loss). InputError for an unknown schedule, and for a plan in which a stage runs more forwards ahead than
  * the one before: that would wait for a gradient which the later one withholds until it has seen more micro-batches.
  */
-export function program(plan: PlanLayout, { feed = true }: ProgramOptions = {}): Program {
-  const owners = plan.stages.map(members);
-  const devices = plan.stages.flatMap((_, stage) => stagePrograms(plan, stage, owners, feed));
+export function program(plan: PlanLayout, options: ProgramOptions = {}): Program {
+  const schedule = scheduleOf(plan.schedule);
+  const orders = plan.stages.map((_, stage) => {
+    const pace = paceOf(plan, stage, schedule);
+    checkAhead(plan, stage, pace.ahead);
+    const order = schedule.passes(plan.microBatchCount, pace);
+    return isForwardOnly(plan, stage) ? order.filter(({ kind }) => passes[kind].needs.length === 0) : order;
+  });
+  return programOf(plan, orders, options);
+}
+
+/**
+ * program() with the passes of each stage in a given order, which may carry round offsets: then it is the tick of a
+ * stream. What a pass receives and sends has its offset.
+ */
+export function programOf(
+  plan: PlanLayout,
+  orders: readonly (readonly Pass[])[],
+  { feed = true }: ProgramOptions = {},
+): Program {
+  const owners = plan.stages.map(membersOf);
+  const devices = plan.stages.flatMap(({ layers, savedBytes }, stage) =>
+    (owners[stage] ?? []).map((member, index): DeviceProgram => {
+      const saved = savedBytes?.[index];
+      const kept = saved === undefined ? {} : { savedBytes: saved };
+      const order = member.samples[1] > member.samples[0] ? (orders[stage] ?? []) : [];
+      const instructions = instructionsOf(plan, stage, order, bordersOf(plan, stage, member, owners, feed));
+      return { device: member.device, stage, layers, samples: member.samples, ...kept, instructions };
+    }),
+  );
   const { schedule, microBatchSize, microBatchCount } = plan;
   return { schedule, microBatchSize, microBatchCount, stageCount: plan.stages.length, devices };
 }
 
-/** The programs of a stage's devices. `owners`: by stage, who owns which samples. */
-function stagePrograms(
-  plan: PlanLayout,
-  stage: number,
-  owners: readonly (readonly Member[])[],
-  feed: boolean,
-): DeviceProgram[] {
-  const { layers, devices: group, savedBytes } = defined(plan.stages[stage], 'a stage');
-  const schedule = scheduleOf(plan.schedule);
-  const pace = paceOf(plan, stage, schedule);
-  checkAhead(plan, stage, pace.ahead);
-  const forwardOnly = isForwardOnly(plan, stage);
-  const order = schedule
-    .passes(plan.microBatchCount, pace)
-    .filter(({ kind }) => !forwardOnly || passes[kind].direction === 'forward');
-  const isReduced = group.length > 1 && !forwardOnly;
-  const buckets = isReduced && schedule.overlapsAllReduce ? bucketsOf(plan, stage) : undefined;
-  const reduction: Reduction = { group, ...encoded(plan.compression?.allReduce) };
-  return (owners[stage] ?? []).map((member, index): DeviceProgram => {
-    const instructions: Instruction[] = [];
-    if (member.samples[1] > member.samples[0]) {
-      const borders = bordersOf(plan, stage, member, owners, feed);
-      const whole = buckets === undefined ? order : order.slice(0, -1);
-      for (const computation of whole) pushComputation(instructions, computation, member, borders);
-      const last = order.at(-1);
-      if (buckets !== undefined && last !== undefined)
-        pushInBuckets(instructions, last, member, borders, { reduction, buckets });
-    } else for (const bucket of buckets ?? []) instructions.push(allReduce(reduction, bucket));
-    if (isReduced && buckets === undefined) instructions.push(allReduce(reduction));
-    instructions.push({ kind: 'update' });
-    const saved = savedBytes?.[index];
-    const kept = saved === undefined ? {} : { savedBytes: saved };
-    return { device: member.device, stage, layers, samples: member.samples, ...kept, instructions };
-  });
+/**
+ * A device's round: its passes, the AllReduce of a group and the update. With a schedule that overlaps, the last pass
+ * comes in buckets, each reduced while the next is computed. Without samples, `order` is empty.
+ */
+function instructionsOf(plan: PlanLayout, stage: number, order: readonly Pass[], borders: Borders): Instruction[] {
+  const group = plan.stages[stage]?.devices ?? [];
+  const encoding = encoded(plan.compression?.allReduce);
+  const isReduced = group.length > 1 && !isForwardOnly(plan, stage);
+  const isCut = isReduced && scheduleOf(plan.schedule).overlapsAllReduce;
+  const into: Instruction[] = [];
+  for (const pass of isCut ? order.slice(0, -1) : order)
+    into.push(...receivesOf(pass, borders), pass, ...sendsOf(pass, borders));
+  if (isCut) {
+    const last = order.at(-1);
+    if (last !== undefined) into.push(...receivesOf(last, borders));
+    const buckets = bucketsOf(plan, stage);
+    for (const [index, layers] of buckets.entries()) {
+      if (last !== undefined) into.push(pieceOf(last, layers));
+      if (last !== undefined && index === buckets.length - 1) into.push(...sendsOf(last, borders));
+      into.push({ kind: 'all-reduce', group, layers, ...encoding });
+    }
+  } else if (isReduced) into.push({ kind: 'all-reduce', group, ...encoding });
+  into.push({ kind: 'update' });
+  return into;
 }
 
-/** An AllReduce of all layers, or of some. */
-function allReduce({ group, ...encoding }: Reduction, layers?: LayerRange): Instruction {
-  return { kind: 'all-reduce', group, ...(layers === undefined ? {} : { layers }), ...encoding };
+function pieceOf({ kind, ...rest }: Pass, layers: LayerRange): Pass {
+  assert(addsGradients(kind), `the round ends with a ${kind}`);
+  return { kind, ...rest, layers };
 }
 
 function checkAhead(plan: PlanLayout, stage: number, ahead: number): void {
@@ -94,7 +106,7 @@ function checkAhead(plan: PlanLayout, stage: number, ahead: number): void {
   throw new InputError(`${what}; lower it to ${before}, or raise the other to ${ahead}.`);
 }
 
-function members(stage: PlanLayout['stages'][number]): Member[] {
+function membersOf(stage: PlanLayout['stages'][number]): Member[] {
   let first = 0;
   return stage.devices.map((device, index) => {
     const end = first + (stage.samples[index] ?? 0);
@@ -104,19 +116,26 @@ function members(stage: PlanLayout['stages'][number]): Member[] {
   });
 }
 
+/** A part of a device's samples that one other device gives or takes; null: the data feed. */
+interface Piece {
+  readonly device: string | null;
+  readonly samples: SampleRange;
+}
+
 /** What crosses a device's borders for each micro-batch. */
 interface Borders {
-  /** Its samples by the device of the stage before (after) that owns them; empty for the first (last) stage. */
-  readonly before: readonly Member[];
-  readonly after: readonly Member[];
-  /** Whether the stage before has anything to train. */
-  readonly isGradientWanted: boolean;
-  /** Whether the data feed sends it inputs, labels. */
-  readonly input: boolean;
-  readonly label: boolean;
-  /** How what goes forward and backward travels. */
-  readonly activation: Encoded<CutEncoding>;
-  readonly gradient: Encoded<CutEncoding>;
+  readonly received: Readonly<Record<Payload, readonly Piece[]>>;
+  readonly sent: Readonly<Record<StagePayload, readonly Member[]>>;
+  readonly encodings: Readonly<Record<StagePayload, Encoded<CutEncoding>>>;
+}
+
+/** The part of an instruction that says how its tensors travel; empty if they travel as they are. */
+interface Encoded<E extends Encoding> {
+  readonly encoding?: E;
+}
+
+function encoded<E extends Encoding>(encoding: E | undefined): Encoded<E> {
+  return encoding === undefined ? {} : { encoding };
 }
 
 function bordersOf(
@@ -126,84 +145,54 @@ function bordersOf(
   owners: readonly (readonly Member[])[],
   feed: boolean,
 ): Borders {
+  const { activation, gradient } = plan.compression ?? {};
+  const [before, after] = [pieces(member, owners[stage - 1]), pieces(member, owners[stage + 1])];
+  const fed = (payload: Payload): Piece[] =>
+    isTaken(payload, stage, owners.length, feed) ? [{ device: null, samples: member.samples }] : [];
   return {
-    before: pieces(member, owners[stage - 1]),
-    after: pieces(member, owners[stage + 1]),
-    isGradientWanted: isGradientWanted(plan, stage),
-    input: feed && stage === 0,
-    label: feed && stage === plan.stages.length - 1,
-    activation: encoded(plan.compression?.activation),
-    gradient: encoded(plan.compression?.gradient),
+    received: {
+      input: fed('input'),
+      label: fed('label'),
+      activation: before,
+      gradient: after,
+    },
+    sent: { activation: after, gradient: isGradientWanted(plan, stage) ? before : [] },
+    encodings: { activation: encoded(activation), gradient: encoded(gradient) },
   };
 }
 
-/** The part of an instruction that says how its tensors travel; nothing where they travel as they are. */
-interface Encoded<E extends Encoding> {
-  readonly encoding?: E;
+/** The part of an instruction that says which micro-batch of which round it is about. */
+function subject({ microBatch, round }: Pass): { readonly microBatch: number; readonly round?: number } {
+  return round === undefined ? { microBatch } : { microBatch, round };
 }
 
-function encoded<E extends Encoding>(encoding: E | undefined): Encoded<E> {
-  return encoding === undefined ? {} : { encoding };
-}
-
-/** Appends a computation between the receives that it waits for and the sends that it makes possible. */
-function pushComputation(into: Instruction[], computation: Computation, member: Member, borders: Borders): void {
-  pushReceives(into, computation, member, borders);
-  into.push(computation);
-  pushSends(into, computation, borders);
-}
-
-/** The last backward, or weight gradient, of a round, in buckets: each is reduced while the next is computed. */
-function pushInBuckets(
-  into: Instruction[],
-  computation: Computation,
-  member: Member,
-  borders: Borders,
-  { reduction, buckets }: { readonly reduction: Reduction; readonly buckets: readonly LayerRange[] },
-): void {
-  const { kind } = computation;
-  assert(kind === 'backward' || kind === 'backward-weight', `the round ends with a ${kind}`);
-  pushReceives(into, computation, member, borders);
-  for (const [index, layers] of buckets.entries()) {
-    into.push({ ...computation, kind, layers });
-    if (index === buckets.length - 1) pushSends(into, computation, borders);
-    into.push(allReduce(reduction, layers));
-  }
-}
-
-function pushReceives(
-  into: Instruction[],
-  { kind, microBatch }: Computation,
-  { samples }: Member,
-  borders: Borders,
-): void {
-  const { direction, exchanges } = passes[kind];
-  if (!exchanges) return;
-  const forward = direction === 'forward';
-  if (forward && borders.input) into.push({ kind: 'receive', payload: 'input', microBatch, from: null, samples });
-  if (forward && borders.label) into.push({ kind: 'receive', payload: 'label', microBatch, from: null, samples });
-  const payload = exchanged[direction];
-  for (const piece of forward ? borders.before : borders.after)
-    into.push({
+function receivesOf(pass: Pass, { received, encodings }: Borders): Receive[] {
+  return passes[pass.kind].takes.flatMap((payload) =>
+    received[payload].map(({ device: from, samples }) => ({
       kind: 'receive',
       payload,
-      microBatch,
-      from: piece.device,
-      samples: piece.samples,
-      ...borders[payload],
-    });
+      ...subject(pass),
+      from,
+      samples,
+      ...(payload === 'activation' || payload === 'gradient' ? encodings[payload] : {}),
+    })),
+  );
 }
 
-function pushSends(into: Instruction[], { kind, microBatch }: Computation, borders: Borders): void {
-  const { direction, exchanges } = passes[kind];
-  if (!exchanges) return;
-  const payload = exchanged[direction];
-  const targets = direction === 'forward' ? borders.after : borders.isGradientWanted ? borders.before : [];
-  for (const piece of targets)
-    into.push({ kind: 'send', payload, microBatch, to: piece.device, samples: piece.samples, ...borders[payload] });
+function sendsOf(pass: Pass, { sent, encodings }: Borders): Send[] {
+  return passes[pass.kind].gives.flatMap((payload) =>
+    sent[payload].map(({ device: to, samples }) => ({
+      kind: 'send',
+      payload,
+      ...subject(pass),
+      to,
+      samples,
+      ...encodings[payload],
+    })),
+  );
 }
 
-/** What each of `others` shares with `member`: [a, b) ∩ [c, d), where it is not empty. */
+/** What each of `others` shares with `member`: [a, b) ∩ [c, d), if not empty. */
 function pieces(member: Member, others: readonly Member[] | undefined): Member[] {
   const shared: Member[] = [];
   for (const other of others ?? []) {

@@ -7,7 +7,10 @@
 //                          W
 
 /** What travels: 'input' and 'label' from the data's holder, 'activation' forward, 'gradient' backward. */
-export type Payload = 'input' | 'label' | 'activation' | 'gradient';
+export type Payload = 'input' | 'label' | StagePayload;
+
+/** What one stage gives to another. */
+export type StagePayload = 'activation' | 'gradient';
 
 /** What a device computes of a micro-batch. */
 export type PassKind = 'forward' | 'backward' | 'backward-input' | 'backward-weight';
@@ -15,37 +18,39 @@ export type PassKind = 'forward' | 'backward' | 'backward-input' | 'backward-wei
 /** A pass that is not made of others. */
 export type ElementaryPass = Exclude<PassKind, 'backward'>;
 
-/** Which way a pass goes through the pipeline. */
-export type Direction = 'forward' | 'backward';
+/** The passes that add to the gradients of weights. Such a pass may come in pieces of layers. */
+export type WeightPass = 'backward' | 'backward-weight';
 
 export interface PassRow {
   /** In drawings and texts. */
   readonly letter: string;
   /** In charts. */
   readonly colour: string;
-  readonly direction: Direction;
-  /** Whether it is given what comes from the stage before it in its direction, and hands on to the one after. */
-  readonly exchanges: boolean;
+  /** What must have arrived before it. */
+  readonly takes: readonly Payload[];
+  /** What travels on after it. */
+  readonly gives: readonly StagePayload[];
   /** What it does of a micro-batch; each once. */
   readonly does: readonly ElementaryPass[];
   /** What must have been done of the same micro-batch on the same device. */
   readonly needs: readonly ElementaryPass[];
-  /** By how many micro-batches that are kept for a backward pass there are more after it. */
+  /** How many more micro-batches are in flight, kept for a backward pass, after it. */
   readonly keeps: 1 | 0 | -1;
-  /** Whether it adds to the gradients of weights, and may come in pieces of layers. */
   readonly addsGradients: boolean;
-  /** Whether it begins with computing again what was not kept. */
+  /** Whether activations that were not kept are computed again at its beginning. */
   readonly recomputes: boolean;
   /** The table of a profile that says how long it takes. */
   readonly time: 'forwardMs' | 'backwardMs' | 'backwardInputMs' | 'backwardWeightMs';
 }
 
-export const passes: Readonly<Record<PassKind, PassRow>> = {
+export const passes: {
+  readonly [Kind in PassKind]: PassRow & { readonly addsGradients: Kind extends WeightPass ? true : false };
+} = {
   forward: {
     letter: 'F',
     colour: '#4c8bd6',
-    direction: 'forward',
-    exchanges: true,
+    takes: ['input', 'label', 'activation'],
+    gives: ['activation'],
     does: ['forward'],
     needs: [],
     keeps: 1,
@@ -56,8 +61,8 @@ export const passes: Readonly<Record<PassKind, PassRow>> = {
   backward: {
     letter: 'B',
     colour: '#e08a3c',
-    direction: 'backward',
-    exchanges: true,
+    takes: ['gradient'],
+    gives: ['gradient'],
     does: ['backward-input', 'backward-weight'],
     needs: ['forward'],
     keeps: -1,
@@ -68,8 +73,8 @@ export const passes: Readonly<Record<PassKind, PassRow>> = {
   'backward-input': {
     letter: 'I',
     colour: '#e08a3c',
-    direction: 'backward',
-    exchanges: true,
+    takes: ['gradient'],
+    gives: ['gradient'],
     does: ['backward-input'],
     needs: ['forward'],
     keeps: 0,
@@ -80,8 +85,8 @@ export const passes: Readonly<Record<PassKind, PassRow>> = {
   'backward-weight': {
     letter: 'W',
     colour: '#c9c052',
-    direction: 'backward',
-    exchanges: false,
+    takes: [],
+    gives: [],
     does: ['backward-weight'],
     needs: ['forward', 'backward-input'],
     keeps: -1,
@@ -94,28 +99,38 @@ export const passes: Readonly<Record<PassKind, PassRow>> = {
 /** The kinds of passes, in the table's order. */
 export const passKinds: readonly PassKind[] = Object.keys(passes) as PassKind[];
 
+export function addsGradients(kind: PassKind): kind is WeightPass {
+  return passes[kind].addsGradients;
+}
+
 export interface PayloadRow {
   /** In texts. */
   readonly letter: string;
   /** In charts. */
   readonly colour: string;
-  /** The pass that takes it. */
-  readonly direction: Direction;
-  /** From the stage at this distance to its taker; 'feed': from the data's holder to one end of the pipeline. */
+  /** Where it comes from: the stage before its taker (−1) or after it (1), or the data's holder ('feed'). */
   readonly from: -1 | 1 | 'feed';
-  /** Which leaves first of those that are ready at the same time for the same micro-batch. */
+  /** Of what the feed gives: which end of the pipeline takes it. */
+  readonly end?: 'first' | 'last';
+  /** The order in which pieces leave that are ready at the same time and belong to the same micro-batch. */
   readonly rank: number;
 }
 
-export const payloads: Readonly<Record<Payload, PayloadRow>> = {
-  activation: { letter: 'A', colour: '#9cc3f0', direction: 'forward', from: -1, rank: 1 },
-  gradient: { letter: 'G', colour: '#f2c59b', direction: 'backward', from: 1, rank: 2 },
-  input: { letter: 'X', colour: '#b5d9a5', direction: 'forward', from: 'feed', rank: 0 },
-  label: { letter: 'Y', colour: '#7fb069', direction: 'forward', from: 'feed', rank: 3 },
+export const payloads: {
+  readonly [Of in Payload]: PayloadRow & { readonly from: Of extends StagePayload ? -1 | 1 : 'feed' };
+} = {
+  activation: { letter: 'A', colour: '#9cc3f0', from: -1, rank: 1 },
+  gradient: { letter: 'G', colour: '#f2c59b', from: 1, rank: 2 },
+  input: { letter: 'X', colour: '#b5d9a5', from: 'feed', end: 'first', rank: 0 },
+  label: { letter: 'Y', colour: '#7fb069', from: 'feed', end: 'last', rank: 3 },
 };
 
-/** What stages exchange, by direction. */
-export const exchanged: Readonly<Record<Direction, 'activation' | 'gradient'>> = {
-  forward: 'activation',
-  backward: 'gradient',
-};
+/**
+ * Whether a stage's passes take a payload: what stages give crosses every border, what the feed gives goes to one end of
+ * the pipeline. Without a feed nobody takes inputs or labels.
+ */
+export function isTaken(payload: Payload, stage: number, stageCount: number, hasFeed: boolean): boolean {
+  const { from, end } = payloads[payload];
+  if (from === 'feed') return hasFeed && stage === (end === 'first' ? 0 : stageCount - 1);
+  return stage + from >= 0 && stage + from < stageCount;
+}

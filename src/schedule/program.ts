@@ -1,13 +1,13 @@
 // A Program: for each device, an ordered list of instructions. One Program, two executors: the simulator on a virtual
-// clock, the runtime on the engine and the links. Plain data. What a pass is stands in passes.ts, which schedules there
-// are in schedules.ts.
+// clock, the runtime on the engine and the links. Plain data. passes.ts says what each pass is, schedules.ts in which
+// order a stage runs them.
 //
 // A Program is the tick of a stream: at tick t a device runs an instruction for round t + `round`. In a synchronous
 // schedule every offset is 0 and absent, a tick is a round. Instructions for rounds before the first or beyond the last
 // are skipped, which fills and drains the pipeline.
 
 import type { CutEncoding, Encoding } from '../cluster/compression.ts';
-import { type PassKind, type Payload, passes } from './passes.ts';
+import { addsGradients, type PassKind, type Payload, passes, type StagePayload, type WeightPass } from './passes.ts';
 
 /** Samples [first, end) of a micro-batch. */
 export type SampleRange = readonly [first: number, end: number];
@@ -35,7 +35,7 @@ export interface Receive extends RoundOffset {
 /** Hand this piece to the link; does not wait for its arrival. */
 export interface Send extends RoundOffset {
   readonly kind: 'send';
-  readonly payload: 'activation' | 'gradient';
+  readonly payload: StagePayload;
   readonly microBatch: number;
   readonly to: string;
   readonly samples: SampleRange;
@@ -47,11 +47,10 @@ export interface Send extends RoundOffset {
  * pieces come deepest layers first.
  */
 export type Pass = {
-  readonly [Kind in PassKind]: RoundOffset & { readonly kind: Kind; readonly microBatch: number } & (Kind extends
-      | 'backward'
-      | 'backward-weight'
-      ? { readonly layers?: LayerRange }
-      : unknown);
+  readonly [Kind in PassKind]: RoundOffset & {
+    readonly kind: Kind;
+    readonly microBatch: number;
+  } & (Kind extends WeightPass ? { readonly layers?: LayerRange } : unknown);
 }[PassKind];
 
 /**
@@ -74,7 +73,7 @@ export interface Update extends RoundOffset {
 export type Instruction = Receive | Send | Pass | AllReduce | Update;
 
 /**
- * What one device does in one round. With no samples it computes and moves nothing, and only takes part in its group's
+ * What one device does in one round. Without samples it computes and moves nothing, and only takes part in its group's
  * AllReduce and update.
  */
 export interface DeviceProgram {
@@ -103,7 +102,7 @@ export function isLastPiece(step: Pass, { layers }: DeviceProgram): boolean {
   return !('layers' in step) || step.layers === undefined || step.layers[0] === layers[0];
 }
 
-/** True where every micro-batch's backward pass is the next thing that the device computes after its forward pass. */
+/** Whether the device computes each micro-batch's backward pass right after its forward pass. */
 export function isBackwardImmediate({ instructions }: DeviceProgram): boolean {
   const computed = instructions.filter(isPass);
   return computed.every((instruction, index) => {
@@ -117,10 +116,10 @@ export interface BucketReduction {
   /** Its layers, in the order in which they are reduced. */
   readonly buckets: readonly LayerRange[];
   /** The pass that comes in pieces, one for each bucket; absent for a device without samples. */
-  readonly pass?: { readonly kind: 'backward' | 'backward-weight'; readonly microBatch: number };
+  readonly pass?: { readonly kind: WeightPass; readonly microBatch: number };
 }
 
-/** Undefined where a device does not reduce in buckets. */
+/** Undefined if the device does not reduce in buckets. */
 export function bucketReductionOf({ instructions }: DeviceProgram): BucketReduction | undefined {
   const buckets = instructions.flatMap((step) =>
     step.kind === 'all-reduce' && step.layers !== undefined ? [step.layers] : [],
@@ -133,18 +132,15 @@ export function bucketReductionOf({ instructions }: DeviceProgram): BucketReduct
   return { buckets };
 }
 
-/**
- * True where one backward pass on this device makes all of the gradients that its update takes: one micro-batch, and
- * nobody to sum with.
- */
+/** Whether one pass gives all gradients that the device's update takes: one micro-batch, and no group to sum with. */
 export function isUpdateImmediate({ instructions }: DeviceProgram): boolean {
-  const addsGradients = (step: Instruction): boolean => isPass(step) && passes[step.kind].addsGradients;
-  return instructions.filter(addsGradients).length === 1 && !instructions.some(({ kind }) => kind === 'all-reduce');
+  const adding = instructions.filter((step) => isPass(step) && addsGradients(step.kind));
+  return adding.length === 1 && !instructions.some(({ kind }) => kind === 'all-reduce');
 }
 
 /** Whether the gradients of a device's round come from one micro-batch. */
 export function isRoundSingle({ instructions }: DeviceProgram): boolean {
-  return instructions.filter(({ kind }) => kind === 'forward').length <= 1;
+  return instructions.filter((step) => isPass(step) && passes[step.kind].keeps === 1).length <= 1;
 }
 
 /** One round of a plan, for all devices. */

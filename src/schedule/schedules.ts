@@ -1,38 +1,14 @@
 // The schedules: one row each. A plan names its schedule; whoever reads the plan looks the row up once (`scheduleOf`)
 // and asks the row. Pure. generate.ts makes Programs of them, check.ts proves what comes out.
-//
-//   1f1b, 2 stages, 4 micro-batches          gpipe, the same
-//   0 | F0 F1 F2 B0 F3 B1 B2 B3              0 | F0 F1 F2 F3 B0 B1 B2 B3
-//   1 | F0 B0 F1 B1 F2 B2 F3 B3              1 | F0 F1 F2 F3 B0 B1 B2 B3
-//
-// zb-h1 (Qi et al., "Zero Bubble Pipeline Parallelism", ZB-H1) is 1f1b with the backward cut in two: I gives the input
-// gradient, which goes on at once, W the weight gradient, which can wait. Each stage delays its W for as long as it
-// keeps no more micro-batches than stage 0 does under 1f1b, so that the last I, and with it the way back through the
-// pipeline, comes earlier, and W fills what was idle. The first stage, which owes nobody a gradient, runs both as one.
-//
-//   zb-h1, 2 stages, 4 micro-batches, K = 3, 3
-//   0 | F0 F1 F2 B0 F3 B1 B2 B3
-//   1 | F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3
-//
-// NAME-overlap is NAME with the last micro-batch's weight gradients computed in buckets of layers, the deepest first,
-// each reduced over its group while the next is computed.
-//
-// All run the backwards in the order of the micro-batches, so that gradients are always summed in the same order.
 
 import { InputError } from '../errors.ts';
-import type { PassKind } from './passes.ts';
-
-/** A computation of one micro-batch. */
-export interface Computation {
-  readonly kind: PassKind;
-  readonly microBatch: number;
-}
+import type { Pass } from './program.ts';
 
 /** How a stage runs its micro-batches. */
 export interface Pace {
   /** Forwards before the first backward. */
   readonly ahead: number;
-  /** By how many micro-batches a weight gradient follows its input gradient; undefined where they are one backward. */
+  /** By how many micro-batches a weight gradient follows its input gradient; undefined if they are one backward. */
   readonly delay: number | undefined;
 }
 
@@ -41,7 +17,7 @@ type StageCount = (stage: number, stageCount: number, microBatchCount: number) =
 
 export interface Schedule {
   readonly name: ScheduleName;
-  /** Forwards before the first backward where memory does not matter: what a stage needs to keep at least. */
+  /** Forwards before the first backward: the fewest micro-batches that a stage keeps without slowing the pipeline. */
   readonly forwardsAhead: StageCount;
   /**
    * K_p, the most micro-batches that a stage keeps: 2(P − p) − 1 for 1f1b, M for gpipe; for zb-h1 the 2P − 1 of stage 0,
@@ -50,21 +26,34 @@ export interface Schedule {
   readonly inFlight: StageCount;
   /** Whether K_p is the schedule's alone; otherwise a plan may choose it. */
   readonly isInFlightFixed: boolean;
-  /** Whether the backward is cut into input and weight gradients. */
+  /** Whether the backward pass is split into input and weight gradients. */
   readonly splitsBackward: boolean;
-  /** Whether gradients are reduced in buckets while others are computed. */
+  /**
+   * Whether the last micro-batch's weight gradients come in buckets of layers, the deepest first, each reduced over its
+   * group while the next is computed.
+   */
   readonly overlapsAllReduce: boolean;
-  /** A stage's passes in one round, in order. */
-  readonly passes: (microBatchCount: number, pace: Pace) => Computation[];
+  /** A stage's passes in one round, in order: backwards in the order of the micro-batches. */
+  readonly passes: (microBatchCount: number, pace: Pace) => Pass[];
 }
 
 /**
- * `ahead` forwards, then one backward and one forward in turn, then the backwards that remain; with `ahead` = M this is
- * gpipe. With a delay d, a backward is its input gradient and, before the next forward, the weight gradient of d
+ * `ahead` forwards, then one backward and one forward in turn, then the remaining backwards; with `ahead` = M this is
+ * GPipe. Backwards run in the order of the micro-batches, so that gradients are always summed in one order.
+ *
+ *     1F1B, 2 stages, M = 4, K = 3, 1          GPipe
+ *     0 | F0 F1 F2 B0 F3 B1 B2 B3              0 | F0 F1 F2 F3 B0 B1 B2 B3
+ *     1 | F0 B0 F1 B1 F2 B2 F3 B3              1 | F0 F1 F2 F3 B0 B1 B2 B3
+ *
+ * With a delay d, a backward is its input gradient I and, before the next forward, the weight gradient W of d
  * micro-batches ago.
+ *
+ *     ZB-H1, 2 stages, M = 4, K = 3, 3
+ *     0 | F0 F1 F2 B0 F3 B1 B2 B3
+ *     1 | F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3
  */
-export function inTurn(microBatchCount: number, { ahead: wanted, delay }: Pace): Computation[] {
-  const order: Computation[] = [];
+function forwardsAndBackwards(microBatchCount: number, { ahead: wanted, delay }: Pace): Pass[] {
+  const order: Pass[] = [];
   const ahead = Math.min(wanted, microBatchCount);
   for (let microBatch = 0; microBatch < ahead; microBatch++) order.push({ kind: 'forward', microBatch });
   for (let microBatch = 0; microBatch < microBatchCount; microBatch++) {
@@ -83,14 +72,14 @@ const atMostAll =
   (stage, stageCount, microBatchCount) =>
     Math.min(microBatchCount, count(stage, stageCount));
 
-// K_p = 2(P − p) − 1 keeps the pipeline busy with the least memory (Asteroid §3.2, eq. 3).
+/** K_p = 2(P − p) − 1 keeps the pipeline busy with the least memory (Asteroid §3.2, eq. 3). */
 const oneForwardOneBackward: Omit<Schedule, 'name'> = {
   forwardsAhead: atMostAll((stage, stageCount) => 2 * (stageCount - stage) - 1),
   inFlight: atMostAll((stage, stageCount) => 2 * (stageCount - stage) - 1),
   isInFlightFixed: false,
   splitsBackward: false,
   overlapsAllReduce: false,
-  passes: inTurn,
+  passes: forwardsAndBackwards,
 };
 
 const allForwardsFirst: Omit<Schedule, 'name'> = {
@@ -100,7 +89,12 @@ const allForwardsFirst: Omit<Schedule, 'name'> = {
   isInFlightFixed: true,
 };
 
-// ZB-H1: all stages keep as many micro-batches as the first.
+/**
+ * ZB-H1 of Qi et al., "Zero Bubble Pipeline Parallelism": 1F1B with the backward split. A stage delays its weight
+ * gradients for as long as it keeps no more micro-batches than the first stage does under 1F1B: the last input
+ * gradient, and with it the way back through the pipeline, comes earlier, and weight gradients fill the bubble. The
+ * first stage, which gives nobody a gradient, runs both as one.
+ */
 const zeroBubble: Omit<Schedule, 'name'> = {
   ...oneForwardOneBackward,
   inFlight: atMostAll((_stage, stageCount) => 2 * stageCount - 1),

@@ -1,5 +1,5 @@
 // Programs as ticks of a stream: instructions of one tick belong to several rounds. Two stages of one device each, one
-// micro-batch a round, as FTPipeHD runs them: forward of round t + P − 1 − p beside backward of round t.
+// micro-batch a round, as FTPipeHD runs them: forward of round t + P − 1 − p and backward of round t.
 //
 //   tick      −1    0        1        2
 //   a         F0    F1 B0    F2 B1    F3 B2
@@ -10,8 +10,9 @@ import type { PlanLayout } from '../cluster/cluster.ts';
 import { compile } from '../simulator/compile.ts';
 import { prepareGround } from '../simulator/ground.ts';
 import { checkProgram } from './check.ts';
+import { programOf } from './generate.ts';
 import { passes, payloads } from './passes.ts';
-import type { Instruction, Program } from './program.ts';
+import type { Instruction, Pass, Program } from './program.ts';
 import { programText } from './text.ts';
 import { unroll } from './unroll.ts';
 
@@ -22,7 +23,7 @@ const plan: PlanLayout = {
   microBatchSize: 2,
   microBatchCount: 1,
   stages: [
-    { layers: [0, 1], devices: ['a'], samples: [2], inFlight: 1 },
+    { layers: [0, 1], devices: ['a'], samples: [2], inFlight: 2 },
     { layers: [1, 2], devices: ['b'], samples: [2], inFlight: 1 },
   ],
 };
@@ -76,16 +77,36 @@ const mistakes: readonly (readonly [title: string, lines: readonly [string, stri
   [
     'a forward without its offset',
     ['a: F0 !A0+1→b ?G0←b B0 U', b],
-    /"a" \(stage 0\) sends the activation of micro-batch 0 of round 0 before it is computed/,
+    /"a" \(stage 0\) has !A0\+1\[0,2\)→b, of another round than the pass that gives it/,
+  ],
+  [
+    'the gradient of another round is received',
+    ['a: F0+1 !A0+1→b ?G0+1←b B0 U', b],
+    /"a" \(stage 0\) has \?G0\+1\[0,2\)←b, of another round than the pass that takes it/,
+  ],
+  [
+    'the gradient of another round is sent',
+    [a, 'b: ?A0←a F0 B0 !G0+1→a U'],
+    /"b" \(stage 1\) has !G0\+1\[0,2\)→a, of another round than the pass that gives it/,
+  ],
+  [
+    'more micro-batches in flight than K_p',
+    ['a: F0+2 !A0+2→b ?G0←b B0 U', b],
+    /"a" \(stage 0\) keeps 3 micro-batches in flight, 2 allowed, at the forward of micro-batch 0 of round 2/,
+  ],
+  [
+    'a round that is computed twice',
+    ['a: F0+1 !A0+1→b F0 ?G0←b B0 U', b],
+    /"a" \(stage 0\) runs the forward of micro-batch 0 of round 0 twice/,
   ],
   [
     'a backward a round before its gradient is awaited',
-    ['a: F0+1 !A0+1→b B0+1 ?G0←b U', b],
+    ['a: F0+1 !A0+1→b B0+1 ?G0+1←b U', b],
     /"a" \(stage 0\) runs the backward of micro-batch 0 of round 0 without exactly its gradient pieces/,
   ],
   [
     'a backward of a round whose forward comes later',
-    [a, 'b: ?A0←a B0+1 F0 !G0→a U'],
+    [a, 'b: ?A0←a B0+1 F0 !G0+1→a U'],
     /"b" \(stage 1\) runs the backward of micro-batch 0 of round 0 before its forward/,
   ],
   [
@@ -98,18 +119,36 @@ const mistakes: readonly (readonly [title: string, lines: readonly [string, stri
     ['a: F0+1 !A0+1→b ?G0←b B0 U+1', b],
     /"a" \(stage 0\) updates before the gradients of micro-batch 0 of round 0/,
   ],
-  [
-    'a stage that wants activations two rounds ahead of one that sends one ahead and then waits',
-    [a, 'b: ?A0+2←a F0+2 B0 !G0→a U'],
-    /"\w" \(stage \d\) waits for ever at \S+: the program has a cycle of waits/,
-  ],
 ];
 
 for (const [title, lines, message] of mistakes)
   test(`caught and named: ${title}`, () => assert.throws(() => checkProgram(tick(...lines), plan), message));
 
+const deeper: PlanLayout = { ...plan, stages: plan.stages.map((stage) => ({ ...stage, inFlight: 3 })) };
+
+test('caught and named: a stage that wants activations two rounds ahead of one that sends one ahead and then waits', () => {
+  const broken = tick(a, 'b: ?A0+2←a F0+2 B0 !G0→a U');
+  const message = /"\w" \(stage \d\) waits for ever at \S+: the program has a cycle of waits/;
+  assert.throws(() => checkProgram(broken, deeper), message);
+});
+
+test('the generator gives what a pass receives and sends its offset', () => {
+  const passOf = (kind: 'forward' | 'backward', round?: number): Pass => ({
+    ...{ kind, microBatch: 0 },
+    ...(round === undefined ? {} : { round }),
+  });
+  const orders = [
+    [passOf('forward', 1), passOf('backward')],
+    [passOf('forward'), passOf('backward')],
+  ];
+  const program = programOf(plan, orders, { feed: false });
+  checkProgram(program, plan);
+  assert.equal(programText(program, { transfers: true }), `${a}\n${b}`);
+});
+
 test('a stage further ahead passes where the one before sends early enough', () => {
-  checkProgram(tick('a: F0+2 !A0+2→b ?G0←b B0 U', 'b: ?A0+1←a F0+1 B0 !G0→a U'), plan);
+  const ahead = tick('a: F0+2 !A0+2→b ?G0←b B0 U', 'b: ?A0+1←a F0+1 B0 !G0→a U');
+  checkProgram(ahead, deeper);
 });
 
 test('the simulator refuses a tick by name', () => {

@@ -6,7 +6,7 @@ import { assert, defined } from '../assert.ts';
 import type { PlanLayout } from '../cluster/cluster.ts';
 import { codecMs, type Encoding, encodedFraction } from '../cluster/compression.ts';
 import { slowestInGroup } from '../cluster/links.ts';
-import { type PassTraffic, processorMs, reduceCpuMs } from '../cluster/overhead.ts';
+import { processorMs, reduceCpuMs } from '../cluster/overhead.ts';
 import { recomputeFraction } from '../cluster/recomputation.ts';
 import { type LayerTimes, onGrid } from '../cluster/times.ts';
 import { effectiveInFlight } from '../schedule/pace.ts';
@@ -34,7 +34,7 @@ import {
   type Runner,
 } from './compiled.ts';
 import type { Ground } from './ground.ts';
-import { noTraffic, payloadBytes, receivedAt, trafficByDevice } from './traffic.ts';
+import { passTraffic, payloadBytes, receivedAt, trafficByDevice } from './traffic.ts';
 
 /** `program` is a round of `plan`: an Error for a tick of a stream, whose instructions carry round offsets. */
 export function compile(program: Program, plan: PlanLayout, ground: Ground): Compiled {
@@ -128,7 +128,7 @@ class Compiler {
     const trainedFrom = Math.min(end, Math.max(first, forwardOnlyLayers));
     const recomputeMs = this.#recomputeMs(program, place, trainedFrom);
     for (const kind of passKinds)
-      durations[opcodes[kind]] = passMs(kind, [first, end], { times, samples, recomputeMs });
+      durations[opcodes[kind]] = passDurationMs(kind, [first, end], { times, samples, recomputeMs });
     durations[opcodes.update] = onGrid(times.updateMs(first, end));
     const inFlight = effectiveInFlight(this.#plan, program.stage);
     const changing = { overlappedReduceCpuMs: 0, feeds: [] };
@@ -148,18 +148,18 @@ class Compiler {
     const traffic = trafficByDevice(this.#program, profile, cluster);
     for (const [index, { place, program }] of this.#runners.entries()) {
       const overhead = this.#ground.overhead(place);
-      const costs = ({ received, sent }: PassTraffic) => ({
-        receivedMs: processorMs(overhead, received, onGrid),
-        sentMs: processorMs(overhead, sent, onGrid),
-      });
-      const { forward, backward } = defined(traffic.get(program.device), program.device);
-      const exchangeCosts = { forward: costs(forward), backward: costs(backward) };
-      const plainCost = costs(noTraffic);
+      const own = defined(traffic.get(program.device), program.device);
+      const costs = new Map(
+        passKinds.map((kind) => {
+          const { received, sent } = passTraffic(kind, own);
+          const receivedMs = processorMs(overhead, received, onGrid);
+          return [kind, { receivedMs, sentMs: processorMs(overhead, sent, onGrid) }];
+        }),
+      );
       const start = firstInstruction[index] as number;
       for (const [offset, step] of program.instructions.entries()) {
         if (!isPass(step)) continue;
-        const { exchanges, direction } = passes[step.kind];
-        const { receivedMs, sentMs } = exchanges ? exchangeCosts[direction] : plainCost;
+        const { receivedMs, sentMs } = defined(costs.get(step.kind), 'the costs of a pass');
         if (isFirstPiece(step, program)) receivingMs[start + offset] = receivedMs;
         if (isLastPiece(step, program)) sendingMs[start + offset] = sentMs;
       }
@@ -279,7 +279,7 @@ class Compiler {
 }
 
 /** What a pass of these layers takes: what it computes again where `recomputeMs` is not 0, and its own time. */
-function passMs(
+function passDurationMs(
   kind: PassKind,
   [first, end]: readonly [number, number],
   {
@@ -298,5 +298,5 @@ function durationOf(step: Instruction, { program, times, durations, recomputeMs 
   if (!isPass(step) || !('layers' in step) || step.layers === undefined) return durations[opcodes[step.kind]] as number;
   const samples = program.samples[1] - program.samples[0];
   const isFirst = isFirstPiece(step, program);
-  return passMs(step.kind, step.layers, { times, samples, recomputeMs: isFirst ? recomputeMs : 0 });
+  return passDurationMs(step.kind, step.layers, { times, samples, recomputeMs: isFirst ? recomputeMs : 0 });
 }

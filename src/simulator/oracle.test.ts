@@ -322,7 +322,7 @@ function slowRound(
   for (const [index, { devices, layers }] of plan.stages.entries()) {
     const group = nodes.filter((node) => node.stage === index);
     let end = 0;
-    const besideMs = new Map<string, number>();
+    const overlappedMs = new Map<string, number>();
     const reduce = (readyMs: number, [first, stop]: readonly [number, number]): void => {
       const speeds = devices.flatMap((a, place) => devices.slice(place + 1).map((b) => speedOf(cluster, a, b)));
       const weights = profile.layers.slice(first, stop).reduce((sum, layer) => sum + layer.weightBytes, 0);
@@ -335,7 +335,7 @@ function slowRound(
       const sentBytes = bytes * { none: 1, float16: 0.5, int8: 0.25 }[encoding ?? 'none'];
       const costs = devices.map((name) => costOf(profile, cluster, name, 2 * sentBytes, true));
       for (const [place, name] of devices.entries())
-        besideMs.set(name, (besideMs.get(name) ?? 0) + (isOverlapped ? (costs[place] ?? 0) : 0));
+        overlappedMs.set(name, (overlappedMs.get(name) ?? 0) + (isOverlapped ? (costs[place] ?? 0) : 0));
       end += Math.round(Math.max(travelMs, encoding === undefined ? 0 : bytes / 2 ** 19, ...costs) * 2 ** 30) / 2 ** 30;
       end += 2 * (devices.length - 1) * Math.max(...speeds.map((speed) => speed.latency));
     };
@@ -349,7 +349,7 @@ function slowRound(
         .slice(layers[0], layers[1])
         .reduce((sum, ms) => sum + ms, 0);
       node.busy += update;
-      round = Math.max(round, Math.max(end, node.free + node.owed + (besideMs.get(node.name) ?? 0)) + update);
+      round = Math.max(round, Math.max(end, node.free + node.owed + (overlappedMs.get(node.name) ?? 0)) + update);
     }
   }
   return {

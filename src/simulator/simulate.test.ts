@@ -83,7 +83,7 @@ test('a device that the plan leaves out needs no times in the profile', () => {
   assert.deepEqual(run(layout, stranger).devices['stranger'], { busyMs: 0, idleFraction: 1, peakMemoryMiB: 0 });
 });
 
-test('two stages: activations and gradients cross the link, one latency later, beside the computing', () => {
+test('two stages: activations and gradients cross the link, one latency later, while devices compute', () => {
   const stages = [
     { layers: [0, 1] as const, devices: ['a'], samples: [1], inFlight: 2 },
     { layers: [1, 3] as const, devices: ['b'], samples: [1], inFlight: 1 },
@@ -337,10 +337,10 @@ test('300 random rounds: each sample forward and backward once, nobody does two 
       }
     }
     for (const [name, device] of Object.entries(used)) {
-      const beside = events.filter((event) => event.device === name && isOverlapped(event));
-      for (const [index, event] of beside.entries())
+      const overlapped = events.filter((event) => event.device === name && isOverlapped(event));
+      for (const [index, event] of overlapped.entries())
         assert.ok(
-          event.startMs >= (beside[index - 1]?.endMs ?? 0),
+          event.startMs >= (overlapped[index - 1]?.endMs ?? 0),
           `seed ${seed}: ${name} reduces two buckets at once`,
         );
       const own = events.filter((event) => event.device === name && event.kind !== 'transfer' && !isOverlapped(event));
@@ -372,7 +372,7 @@ test('300 random rounds: each sample forward and backward once, nobody does two 
   }
 });
 
-test('buckets are reduced one after the other beside the backward pass, and the update waits for all of them', () => {
+test('buckets are reduced one after the other during the backward pass, and the update waits for all of them', () => {
   // Layers of 1, 2 and 3 ms backward a sample and 1000, 2000 and 4000 bytes: 1, 2 and 4 ms at 8 Mbps between two
   // devices.
   const threeLayers: Profile = {

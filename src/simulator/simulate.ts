@@ -67,7 +67,7 @@ class World {
   readonly #compiled: Compiled;
   readonly #ground: Ground;
   readonly #agenda = new Agenda();
-  /** Undefined where nobody asked for events. */
+  /** Undefined if no events are kept. */
   readonly #log: EventLog | undefined;
   // By runner.
   readonly #position: Int32Array;

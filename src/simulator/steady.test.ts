@@ -1,4 +1,4 @@
-// Rounds one behind the other, by hand and beside single ones.
+// Consecutive rounds, by hand and compared with single ones.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -70,7 +70,7 @@ test('no shorter than the busiest device or link takes for it, and hardly longer
     const { roundMs, devices: found, links } = simulator(program(layout), layout, { events: false });
     const leastMs = Math.max(...[...Object.values(found), ...Object.values(links)].map(({ busyMs }) => busyMs));
     const steadyMs = steadyRoundMs(simulator, program(layout), layout);
-    // The next round's inputs are on the links beside this one's last gradients.
+    // The next round's inputs share the links with this one's last gradients.
     assert.ok(
       steadyMs >= leastMs * (1 - 1e-9) && steadyMs <= roundMs * 1.05,
       `seed ${seed}: ${steadyMs}, alone ${roundMs}, busy ${leastMs}`,

@@ -6,8 +6,8 @@ import type { DeviceProgram, Instruction, Program } from '../schedule/program.ts
 import type { Simulator } from './simulate.ts';
 
 /**
- * The time from the end of a round to the end of the next. Shorter than one round alone where its end, such as a late
- * AllReduce, runs beside the next one's beginning.
+ * The time from the end of a round to the end of the next. Shorter than one round alone if its end, such as a late
+ * AllReduce, overlaps with the beginning of the next.
  */
 export function steadyRoundMs(simulator: Simulator, program: Program, plan: PlanLayout): number {
   const endMs = (count: number): number =>
@@ -15,7 +15,7 @@ export function steadyRoundMs(simulator: Simulator, program: Program, plan: Plan
   return endMs(3) - endMs(2);
 }
 
-/** So many rounds as one: micro-batches are numbered on. */
+/** `count` rounds as one, with micro-batches numbered consecutively. */
 function repeated({ devices, ...rest }: Program, count: number): Program {
   return {
     ...rest,

@@ -4,43 +4,35 @@
 import { defined } from '../assert.ts';
 import type { Cluster, Profile } from '../cluster/cluster.ts';
 import { encodedFraction } from '../cluster/compression.ts';
-import type { PassTraffic } from '../cluster/overhead.ts';
-import { type Direction, type Payload, payloads } from '../schedule/passes.ts';
+import type { PassTraffic, Traffic } from '../cluster/overhead.ts';
+import { type PassKind, type Payload, passes, payloads } from '../schedule/passes.ts';
 import type { DeviceProgram, LayerRange, Program, Receive, Send } from '../schedule/program.ts';
 
-/** What a device's passes of a micro-batch are given and hand on, by their direction. */
-export type DeviceTraffic = Readonly<Record<Direction, PassTraffic>>;
+/** What a device receives and sends of a micro-batch, by what it is. */
+export type DeviceTraffic = Readonly<Record<Payload, PassTraffic>>;
 
 type Changing<Of> = { -readonly [Key in keyof Of]: Of[Key] extends number ? number : Changing<Of[Key]> };
 
-/** Of a pass that neither waits for anything nor hands anything on. */
-export const noTraffic: PassTraffic = {
-  received: { bytes: 0, frames: 0, passes: 0 },
-  sent: { bytes: 0, frames: 0, passes: 1 },
-};
-
 /**
  * By device, in the order of the Program. Inputs and labels are frames wherever they come from; they are bytes where
- * they cross a link, and what the data's holder hands out goes with its forward passes.
+ * they cross a link.
  */
 export function trafficByDevice(
   { devices }: Program,
   profile: Profile,
   { dataDevice }: Pick<Cluster, 'dataDevice'>,
 ): ReadonlyMap<string, DeviceTraffic> {
-  const pass = (): Changing<PassTraffic> => ({ received: { ...noTraffic.received }, sent: { ...noTraffic.sent } });
-  const found = new Map(devices.map(({ device }) => [device, { forward: pass(), backward: pass() }]));
+  const found = new Map(devices.map(({ device }) => [device, noTraffic()]));
   for (const { device, layers, instructions } of devices) {
     const own = defined(found.get(device), device);
     for (const step of instructions) {
       if ((step.kind !== 'send' && step.kind !== 'receive') || step.microBatch !== 0) continue;
-      const { direction } = payloads[step.payload];
       const sender = step.kind === 'send' ? device : (step.from ?? dataDevice ?? device);
       const isFed = step.kind === 'receive' && step.from === null && sender !== device;
       const bytes = step.kind === 'receive' && sender === device ? 0 : pieceBytes(step, profile, layers);
       const ends = [
-        own[direction][step.kind === 'send' ? 'sent' : 'received'],
-        ...(isFed ? [found.get(sender)?.forward.sent] : []),
+        own[step.payload][step.kind === 'send' ? 'sent' : 'received'],
+        ...(isFed ? [found.get(sender)?.[step.payload].sent] : []),
       ];
       for (const end of ends) {
         if (end === undefined) continue;
@@ -52,9 +44,29 @@ export function trafficByDevice(
   return found;
 }
 
+function noTraffic(): Changing<DeviceTraffic> {
+  const none = (): Changing<PassTraffic> => ({
+    received: { bytes: 0, frames: 0, passes: 0 },
+    sent: { bytes: 0, frames: 0, passes: 0 },
+  });
+  return { input: none(), label: none(), activation: none(), gradient: none() };
+}
+
+/** What a pass receives and sends. What the data's holder hands out goes with the passes that need no others. */
+export function passTraffic(kind: PassKind, traffic: DeviceTraffic): PassTraffic {
+  const { takes, gives, needs } = passes[kind];
+  const handsOut: readonly Payload[] = needs.length === 0 ? ['input', 'label'] : [];
+  const sum = (payloadsOf: readonly Payload[], end: 'received' | 'sent', passCount: number): Traffic => ({
+    bytes: payloadsOf.reduce((bytes, payload) => bytes + traffic[payload][end].bytes, 0),
+    frames: payloadsOf.reduce((frames, payload) => frames + traffic[payload][end].frames, 0),
+    passes: passCount,
+  });
+  return { received: sum(takes, 'received', 0), sent: sum([...handsOut, ...gives], 'sent', 1) };
+}
+
 /** Frames that each device receives and sends in a round. */
-export function framesOfRound({ forward, backward }: DeviceTraffic, microBatchCount: number): number {
-  const frames = [forward, backward].flatMap(({ received, sent }) => [received.frames, sent.frames]);
+export function framesOfRound(traffic: DeviceTraffic, microBatchCount: number): number {
+  const frames = Object.values(traffic).map(({ received, sent }) => received.frames + sent.frames);
   return microBatchCount * frames.reduce((sum, count) => sum + count, 0);
 }
 

@@ -18,8 +18,8 @@ import type { MachineConfig, MachineEffect, MachineState, Step } from './machine
 import { activeDevices, fail, fullMembers } from './members.ts';
 
 /**
- * A link that breaks so often between two live devices, without a round in between, is given up, and one of them with
- * it.
+ * A link that breaks more often between two live devices, without a committed round in between, is given up, and one
+ * of the devices with it.
  */
 const maxBrokenLinks = 3;
 
@@ -186,8 +186,8 @@ export function relayout(config: MachineConfig, state: MachineState, plan: Plan)
 }
 
 /**
- * Beside what is kept for a loss, the layout that stands and is settled: its devices can all return to the round in
- * progress.
+ * What is kept for a loss, and the layout that stands if it is settled: its devices can all return to the oldest round
+ * that has not committed.
  */
 function heldNow({ plan, isSettled, round, holdings }: MachineState): readonly Holding[] {
   return plan === undefined || !isSettled ? holdings : [...holdings, ...holdingsOf(plan, round)];

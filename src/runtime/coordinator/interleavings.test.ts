@@ -3,33 +3,26 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Plan } from '../../cluster/cluster.ts';
+import { plan as planOfThree, config as threeDevices } from '../../testing/machine-drive.ts';
 import type { Phase } from '../protocol/events.ts';
 import { initialState, step } from './machine.ts';
 import type { Answer, MachineConfig, MachineEffect, MachineInput, MachineState } from './machine-types.ts';
 
 const config: MachineConfig = {
+  ...threeDevices,
   workerCount: 2,
-  firstRound: 0,
   endRound: 4,
   checkpointEvery: 1,
-  batchSize: 8,
   batchSizesToProfile: [1],
   planGiven: true,
-  learningRate: () => 0.1,
-  gradientScale: () => 1,
 };
 
 const plan: Plan = {
-  planner: 'manual',
-  schedule: '1f1b',
-  batchSize: 8,
-  microBatchSize: 4,
-  microBatchCount: 2,
+  ...planOfThree,
   stages: [
     { layers: [0, 1], devices: ['a'], samples: [4], inFlight: 2 },
     { layers: [1, 2], devices: ['b'], samples: [4], inFlight: 1 },
   ],
-  predicted: { roundMs: 1, samplesPerS: 8000, peakMemoryMiB: {} },
 };
 
 /** The machine, one input after the other; plans are given as soon as they are asked for. */

@@ -13,11 +13,16 @@ export interface MachineConfig {
   readonly firstRound: number;
   /** Rounds [firstRound, endRound). */
   readonly endRound: number;
-  /** A checkpoint after every so many rounds, and at the end. */
+  /** Rounds between checkpoints; there is one at the end, too. */
   readonly checkpointEvery: number;
-  /** Further checkpoints after every so many rounds: where the run is tested. Absent: none. */
+  /** Rounds between further checkpoints, at which the run is tested. Absent: none. */
   readonly evaluateEvery?: number;
   readonly batchSize: number;
+  /**
+   * Rounds that are granted beyond the oldest that has not committed; devices may prepare as many before it commits.
+   * Default 1: they compute one round ahead and prepare it after the commit.
+   */
+  readonly window?: number;
   readonly batchSizesToProfile: readonly number[];
   /**
    * Bytes of each layer's state, by which devices that hold the same layers share what they send. Absent: all layers
@@ -27,8 +32,8 @@ export interface MachineConfig {
   /** True when the plan is given: nothing is measured. */
   readonly planGiven: boolean;
   /**
-   * Stages on one device are copied to another one every so many rounds at most; 0: never. Default: as often as the
-   * plan says that it costs little.
+   * Rounds between copies of single-device stages to another device, at least; 0: never. Default: as often as it costs
+   * little by the plan.
    */
   readonly replicateEvery?: number;
   /** When all devices are gone: wait for others. Default false: the run ends. */
@@ -84,21 +89,22 @@ export interface MachineState {
   readonly change: Change | undefined;
   /** A better layout, to be taken when the rounds that were granted have committed. */
   readonly proposal: Proposal | undefined;
-  /** What devices hold beside the layout that stands, until it is released. */
+  /** What devices hold besides the layout that stands, until it is released. */
   readonly holdings: readonly Holding[];
   /** The copying of single-device stages that is going on. */
   readonly replication: { readonly round: number; readonly waitingFor: readonly AwaitedCopy[] } | undefined;
   /** The last round after which stages were copied, or began to be. */
   readonly replicatedRound: number | undefined;
-  /** The round in progress, or the next one. */
+  /** The oldest round that has not committed, or the next one. */
   readonly round: number;
   /** The last round that members may begin. */
   readonly grantedRound: number;
   /** The last round whose data were sent. */
   readonly fedRound: number;
-  /** Rounds below this have been told; those that are repeated after a loss are not told again. */
+  /** Rounds below this have been announced; they are not announced again when they are repeated after a loss. */
   readonly recordedRound: number;
-  readonly prepared: Readonly<Record<string, RoundResult>>;
+  /** By round that has not committed and device: what was prepared, in the order in which it came. */
+  readonly prepared: Readonly<Record<number, Readonly<Record<string, RoundResult>>>>;
   readonly checkpointRound: number | undefined;
   readonly stopRequested: boolean;
   /** Links that broke between live devices, by pair, since a round last committed. */
@@ -112,7 +118,7 @@ export interface MachineState {
 export type MachineInput =
   /** `isCooling`: it has left before, and is to stay for a while before anybody goes to any trouble for it. */
   | { readonly kind: 'joined'; readonly device: string; readonly isCooling?: boolean }
-  /** It has stayed for so long. */
+  /** It has stayed for its cool-down. */
   | { readonly kind: 'cooled'; readonly device: string }
   | { readonly kind: 'left'; readonly device: string; readonly reason: string }
   | { readonly kind: 'answer'; readonly device: string; readonly answer: Answer }
@@ -183,7 +189,7 @@ export type MachineEffect =
       readonly moves: readonly Move[];
       readonly members: readonly Member[];
     }
-  /** Send a round's inputs and labels; never more than one round ahead. */
+  /** Send a round's inputs and labels; never more than `window` rounds ahead. */
   | { readonly kind: 'feed'; readonly round: number }
   | {
       readonly kind: 'committed';
@@ -193,7 +199,7 @@ export type MachineEffect =
       readonly results: Readonly<Record<string, RoundResult>>;
       readonly learningRate: number;
     }
-  /** A round that was told before and had to be computed again. */
+  /** A round that was announced before and had to be computed again. */
   | { readonly kind: 'repeated'; readonly round: number }
   /** The layout changes: training goes back to `round`, from what `source` has. */
   | {
@@ -207,7 +213,7 @@ export type MachineEffect =
     }
   /** The new layout stands. */
   | { readonly kind: 'changed'; readonly change: Change; readonly round: number }
-  /** All single-device stages have been copied after so many rounds. */
+  /** All single-device stages have been copied, as they were after `round` rounds. */
   | { readonly kind: 'replicated'; readonly round: number }
   /** End the link to a device, which may live. */
   | { readonly kind: 'dismiss'; readonly device: string; readonly reason: string }

@@ -5,25 +5,19 @@
 //        ─▶ training ─ every k rounds ─▶ snapshotting ─▶ training … ─▶ ended
 //                 └─ a device is lost, or a better layout is found ─▶ planning ─▶ deploying ─▶ training …
 //
-// Each step waits for the answer of every member. A round commits on all devices or on none: when all have prepared,
-// all are told to commit. Members may go on with the next round meanwhile (they keep the state before until they hear
-// of the commit), but never prepare it before.
-//
-//   coordinator   round 0, round 1        commit 0, round 2        commit 1, round 3
-//   member              ├─ compute 0 ─ prepared 0 ─┼─ compute 1 ─ prepared 1 ─┼─ compute 2 …
-//
-// A loss is no end: all return to the last round after which every layer has a holder (changes.ts), and go on from
-// there in a new layout.
+// Each step waits for the answer of every member. Rounds are in rounds.ts, newcomers in joiners.ts, copies in
+// replication.ts. A lost device does not end the run: all return to the last round after which every layer has a holder
+// (changes.ts), and resume there in a new layout.
 
 import { assert, defined } from '../../assert.ts';
 import type { Phase } from '../protocol/events.ts';
 import type { Proposal } from '../protocol/layout-change.ts';
-import type { RoundResult } from '../protocol/messages.ts';
 import { confirmedAlive, expel, lost, relayout, suspected, wantsToLeave } from './changes.ts';
 import { cooled, joinerAnswered, joinLater, startQueued } from './joiners.ts';
 import type { Answer, MachineConfig, MachineEffect, MachineInput, MachineState, Step } from './machine-types.ts';
-import { activeDevices, fail, fullMembers } from './members.ts';
-import { copied, copying, isCopyDue, settleHoldings } from './replication.ts';
+import { fail, fullMembers } from './members.ts';
+import { copied } from './replication.ts';
+import { afterCheckpoint, finish, goOn, goOnIfIdle, prepared, settle } from './rounds.ts';
 
 /** The state before anyone has joined. */
 export function initialState(config: MachineConfig): MachineState {
@@ -136,7 +130,6 @@ const answerOf: Partial<Record<Phase, Answer['kind']>> = {
   measuring: 'measured',
   profiling: 'profiled',
   deploying: 'deployed',
-  training: 'prepared',
   snapshotting: 'snapshot-end',
 };
 
@@ -145,7 +138,7 @@ function answered(config: MachineConfig, state: MachineState, device: string, an
     case 'failed':
       return then(expel(config, state, device, answer.message), (next) => afterLoss(config, next));
     case 'lost-peer':
-      // A peer that broke the protocol is put out; one whose link ended is asked whether it lives.
+      // A peer that broke the protocol is expelled; one whose link ended is asked whether it lives.
       return answer.isFault && fullMembers(state).some(({ name }) => name === answer.peer)
         ? then(expel(config, state, answer.peer, answer.reason), (next) => afterLoss(config, next))
         : suspected(state, device, answer.peer, answer.reason);
@@ -166,15 +159,23 @@ function answered(config: MachineConfig, state: MachineState, device: string, an
       next.phase === 'waiting' && fullMembers(next).length > 0 ? startPlanning(next) : undefined,
     );
   }
-  if (answerOf[state.phase] !== answer.kind || !state.waitingFor.includes(device)) {
-    const message = `it answered "${answer.kind}" while ${state.phase}, which the protocol does not allow`;
-    return then(expel(config, state, device, message), (next) => afterLoss(config, next));
-  }
+  return stepAnswered(config, state, device, answer) ?? outOfTurn(config, state, device, answer);
+}
+
+/** The answer that the phase waits for; undefined: nobody waits for it. */
+function stepAnswered(config: MachineConfig, state: MachineState, device: string, answer: Answer): Step | undefined {
+  if (answer.kind === 'prepared')
+    return state.phase === 'training' ? prepared(config, state, device, answer.result) : undefined;
+  if (answerOf[state.phase] !== answer.kind || !state.waitingFor.includes(device)) return undefined;
   const waitingFor = state.waitingFor.filter((name) => name !== device);
-  const [next, effects] = absorb(config, { ...state, waitingFor }, device, answer);
-  return then([next, effects], (after) =>
+  return then(absorb(config, { ...state, waitingFor }, device, answer), (after) =>
     after.phase === state.phase && after.waitingFor.length === 0 ? advance(config, after) : undefined,
   );
+}
+
+function outOfTurn(config: MachineConfig, state: MachineState, device: string, answer: Answer): Step {
+  const message = `it answered "${answer.kind}" while ${state.phase}, which the protocol does not allow`;
+  return then(expel(config, state, device, message), (next) => afterLoss(config, next));
 }
 
 function absorb(config: MachineConfig, state: MachineState, device: string, answer: Answer): Step {
@@ -189,10 +190,6 @@ function absorb(config: MachineConfig, state: MachineState, device: string, answ
       return [state, [{ kind: 'links-measured', device, links: answer.links }]];
     case 'profiled':
       return [state, [{ kind: 'profiled', device, profile: answer.profile }]];
-    case 'prepared':
-      if (answer.result.round !== state.round)
-        return expel(config, state, device, `it prepared round ${answer.result.round} instead of ${state.round}`);
-      return [{ ...state, prepared: { ...state.prepared, [device]: answer.result } }, []];
     case 'snapshot-end':
       if (answer.round !== state.round)
         return expel(config, state, device, `it sent the weights of round ${answer.round} instead of ${state.round}`);
@@ -220,8 +217,6 @@ function advance(config: MachineConfig, state: MachineState): Step {
       return startPlanning(state);
     case 'deploying':
       return established(config, state);
-    case 'training':
-      return commit(config, state);
     case 'snapshotting':
       // A checkpoint of this round that was asked for before a loss may have been written meanwhile.
       return state.checkpointRound === state.round
@@ -281,14 +276,6 @@ function proposed(config: MachineConfig, state: MachineState, { plan, change, co
   return goOnIfIdle(config, { ...state, proposal: { plan, change, copyEvery } });
 }
 
-/**
- * Nothing is granted beyond the round that is next and nobody computes: goes on at once. Otherwise the rounds in
- * progress come first.
- */
-function goOnIfIdle(config: MachineConfig, state: MachineState): Step {
-  return state.phase === 'training' && state.round > state.grantedRound ? goOn(config, state, []) : [state, []];
-}
-
 /** The layout stands: all of its devices can begin a round. */
 function established(config: MachineConfig, state: MachineState): Step {
   const plan = defined(state.pending, 'a layout to establish');
@@ -310,159 +297,9 @@ function established(config: MachineConfig, state: MachineState): Step {
   return goOn(config, next, [...effects, ...releases, ...welcomes]);
 }
 
-/** All devices of the layout have all of their state: what it came from is no longer needed for it. */
-function settle(config: MachineConfig, state: MachineState): Step {
-  const { drained } = state;
-  const dismissals: MachineEffect[] =
-    drained === undefined ? [] : [{ kind: 'dismiss', device: drained, reason: 'the device was drained' }];
-  const [next, releases] = settleHoldings(config, { ...state, isSettled: true, drained: undefined });
-  return [next, [...dismissals, ...releases]];
-}
-
-/** True when training pauses after `round` committed rounds, for a checkpoint or the end. */
-export function isBoundary({ endRound, checkpointEvery, evaluateEvery }: MachineConfig, round: number): boolean {
-  return (
-    round >= endRound || round % checkpointEvery === 0 || (evaluateEvery !== undefined && round % evaluateEvery === 0)
-  );
-}
-
-/** A boundary whose checkpoint is not written yet. */
-function isPause(config: MachineConfig, { checkpointRound = config.firstRound }: MachineState, round: number): boolean {
-  return isBoundary(config, round) && round > checkpointRound;
-}
-
-/**
- * All members are at `state.round` and nothing is granted: a checkpoint, the end, another layout, or the next round.
- */
-function goOn(config: MachineConfig, state: MachineState, before: readonly MachineEffect[]): Step {
-  const { round, checkpointRound = config.firstRound, stopRequested, proposal } = state;
-  if (round > checkpointRound && (stopRequested || isBoundary(config, round))) return snapshot(state, before);
-  if (stopRequested || round >= config.endRound) return finish(state, before);
-  if (proposal !== undefined) {
-    const [next, effects] = relayout(
-      config,
-      { ...state, proposal: undefined, change: proposal.change, copyEvery: proposal.copyEvery },
-      proposal.plan,
-    );
-    return [next, [...before, ...effects]];
-  }
-  const isCopied = isCopyDue(config, state, round);
-  const [fed, feeds] = feed(state, round);
-  const effects: MachineEffect[] = [...before, ...feeds, ...grant(config, state, round, isCopied)];
-  return proceed(config, { ...fed, grantedRound: round, ...copying(state, round, isCopied) }, effects);
-}
-
-/** Data are sent once, also where the round has to wait for a checkpoint. */
-function feed(state: MachineState, round: number): Step {
-  return round <= state.fedRound ? [state, []] : [{ ...state, fedRound: round }, [{ kind: 'feed', round }]];
-}
-
-/** Lets the devices of the layout begin a round. */
-function grant(config: MachineConfig, state: MachineState, round: number, replicate: boolean): MachineEffect[] {
-  const control = { round, learningRate: config.learningRate(round), replicate };
-  return activeDevices(state).map((device): MachineEffect => ({ kind: 'send', device, message: 'round', control }));
-}
-
-/**
- * Waits for round `state.round`, which has been granted; grants and feeds one round ahead unless training pauses or
- * stops before it.
- */
-function proceed(config: MachineConfig, state: MachineState, effects: readonly MachineEffect[]): Step {
-  const ahead = state.round + 1;
-  const waiting: MachineState = { ...state, phase: 'training', waitingFor: activeDevices(state), prepared: {} };
-  if (ahead >= config.endRound || state.stopRequested || state.proposal !== undefined) return [waiting, effects];
-  const [next, feeds] = feed(waiting, ahead);
-  if (isPause(config, state, ahead)) return [next, [...effects, ...feeds]];
-  const isCopied = isCopyDue(config, state, ahead);
-  const granted = { ...next, grantedRound: ahead, ...copying(next, ahead, isCopied) };
-  return [granted, [...effects, ...grant(config, state, ahead, isCopied), ...feeds]];
-}
-
-/** All members hold the round's gradients: the round commits on all of them, unless a number in it is not finite. */
-function commit(config: MachineConfig, state: MachineState): Step {
-  const { round, prepared } = state;
-  const results = Object.values(prepared);
-  if (results.some((result) => !result.finite)) {
-    return fail(
-      state,
-      `the loss or a gradient of round ${round} is not a finite number: lower the learning rate (--lr) or clip gradients (--clip-norm)`,
-    );
-  }
-  const gradientScale = config.gradientScale(sum(results, (result) => result.squaredNorm));
-  const commits = activeDevices(state).map(
-    (device): MachineEffect => ({ kind: 'send', device, message: 'commit', control: { round, gradientScale } }),
-  );
-  const [settled, releases] = state.isSettled ? [state, []] : settle(config, state);
-  const next = {
-    ...settled,
-    round: round + 1,
-    recordedRound: Math.max(state.recordedRound, round + 1),
-    brokenLinks: {},
-  };
-  const recorded =
-    round < state.recordedRound ? ({ kind: 'repeated', round } as const) : record(config, state, results);
-  const effects = [...commits, ...releases, recorded];
-  return next.round > next.grantedRound ? goOn(config, next, effects) : proceed(config, next, effects);
-}
-
-function record(
-  config: MachineConfig,
-  { round, prepared }: MachineState,
-  results: readonly RoundResult[],
-): MachineEffect {
-  return {
-    kind: 'committed',
-    round,
-    loss: sum(results, (result) => result.lossSum) / config.batchSize,
-    correctCount: sum(results, (result) => result.correctCount),
-    results: prepared,
-    learningRate: config.learningRate(round),
-  };
-}
-
-/** Asks one device of each stage for its weights after `state.round` committed rounds, and all for their statistics. */
-function snapshot(state: MachineState, before: readonly MachineEffect[]): Step {
-  const owners = new Set(defined(state.plan, 'the plan').stages.map((stage) => stage.devices[0]));
-  const waitingFor = activeDevices(state);
-  const asks = waitingFor.map(
-    (device): MachineEffect => ({
-      kind: 'send',
-      device,
-      message: 'snapshot',
-      control: { round: state.round, withState: owners.has(device) },
-    }),
-  );
-  return [{ ...state, phase: 'snapshotting', waitingFor }, [...before, ...asks]];
-}
-
-/** A checkpoint counts whatever has happened since it was asked for. */
-function afterCheckpoint(config: MachineConfig, state: MachineState, round: number): Step {
-  const next = { ...state, checkpointRound: Math.max(round, state.checkpointRound ?? round) };
-  const isAwaited = state.phase === 'snapshotting' && state.round === round && state.waitingFor.length === 0;
-  if (!isAwaited) return [next, []];
-  return goOn(config, next, []);
-}
-
-function finish(
-  state: MachineState,
-  before: readonly MachineEffect[],
-  round = state.round,
-  isStopped = state.stopRequested,
-): Step {
-  const reason = isStopped ? 'the run was stopped' : 'the run is done';
-  const ends = state.members.map(
-    ({ name }): MachineEffect => ({ kind: 'send', device: name, message: 'end', control: { reason } }),
-  );
-  return [{ ...state, phase: 'ended' }, [...before, ...ends, { kind: 'finish', round, stopped: isStopped }]];
-}
-
 /** A stop: at once while nothing is being trained; otherwise after the rounds that members may have begun already. */
 function stop(state: MachineState): Step {
   const isTraining = state.plan !== undefined || state.pending !== undefined || state.change !== undefined;
   if (isTraining && state.phase !== 'waiting') return [{ ...state, stopRequested: true }, []];
   return finish(state, [], state.checkpointRound ?? state.round, true);
-}
-
-function sum(results: readonly RoundResult[], value: (result: RoundResult) => number): number {
-  return results.reduce((total, result) => total + value(result), 0);
 }

@@ -1,5 +1,5 @@
-// Layouts that devices make themselves ready for before these are taken: each translates the stage that it would run,
-// beside its work, and says when that is done. A layout that is taken earlier is as good, but then all wait for the
+// Layouts that devices make themselves ready for before these are taken: each compiles the stage that it would run
+// while it trains, and says when that is done. A layout that is taken earlier is as good, but then all wait for the
 // slowest device.
 
 import type { Clock } from '../../clock.ts';

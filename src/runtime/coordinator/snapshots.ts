@@ -27,7 +27,7 @@ export interface SavedEntry {
 /** Snapshots of a run, one after the other. */
 export class Snapshots {
   readonly #subject: RunSubject;
-  /** The state after so many rounds: the last checkpoint, or the state before the first round. */
+  /** The state after `round` rounds: the last checkpoint, or the state before the first round. */
   #saved: { readonly round: number; readonly state: RunState };
   /** By device of the layout: the parameters and buffers that its snapshots hold. */
   #owned: ReadonlyMap<string, ReadonlySet<string>> = new Map();

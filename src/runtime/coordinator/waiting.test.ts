@@ -4,30 +4,22 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Plan } from '../../cluster/cluster.ts';
+import { plan as planOfThree, config as threeDevices } from '../../testing/machine-drive.ts';
 import { initialState, step } from './machine.ts';
 import type { MachineConfig, MachineEffect, MachineInput, MachineState } from './machine-types.ts';
 
 const config: MachineConfig = {
+  ...threeDevices,
   workerCount: 1,
-  firstRound: 0,
   endRound: 4,
-  checkpointEvery: 2,
-  batchSize: 4,
   batchSizesToProfile: [1],
   planGiven: true,
   waitForDevices: true,
-  learningRate: () => 0.1,
-  gradientScale: () => 1,
 };
 
 const plan = (device: string): Plan => ({
-  planner: 'manual',
-  schedule: '1f1b',
-  batchSize: 4,
-  microBatchSize: 4,
-  microBatchCount: 1,
+  ...planOfThree,
   stages: [{ layers: [0, 1], devices: [device], samples: [4], inFlight: 1 }],
-  predicted: { roundMs: 1, samplesPerS: 4000, peakMemoryMiB: {} },
 });
 
 /** Takes the machine through the inputs; returns where it is, and what the last input led to. */

@@ -19,7 +19,7 @@ import {
   subjectOf,
   transformerNet,
 } from '../../testing/training-subjects.ts';
-import { bufferBytes } from '../knowledge/memory-need.ts';
+import { bufferBytes } from './memory-need.ts';
 import { forwardsInFlight, recomputeWithin, savedBudgetBytes } from './recomputation.ts';
 import { type StageForm, wholeForm } from './stage-form.ts';
 import { designStage } from './stage-graphs.ts';

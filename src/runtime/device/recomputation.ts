@@ -11,8 +11,8 @@ import { type LayerSequence, parameterBytes } from '../../graph/layers.ts';
 import type { StageGraph } from '../../graph/stage.ts';
 import { passes } from '../../schedule/passes.ts';
 import { type DeviceProgram, isPass } from '../../schedule/program.ts';
-import { bufferBytes, filterBytes, trainingMiB } from '../knowledge/memory-need.ts';
 import { optimizerStateCount, type TrainingSpec } from '../protocol/training-spec.ts';
+import { bufferBytes, filterBytes, trainingMiB } from './memory-need.ts';
 
 /** What a stage's share of memory depends on. */
 export interface BudgetOptions {

@@ -8,11 +8,11 @@ import { deviceFacts } from '../../engine/node/host-node.ts';
 import { createProcessClock } from '../../engine/node/work-clock.ts';
 import { type CutTensor, cutBefore, cutBytes, type LayerSequence } from '../../graph/layers.ts';
 import { profileLayers } from '../device/measure/profiler.ts';
-import { trainingMiB } from '../knowledge/memory-need.ts';
+import { trainingMiB } from '../device/memory-need.ts';
 import { profilePoints } from '../protocol/profile-points.ts';
 import type { TrainingSpec } from '../protocol/training-spec.ts';
 import { trainedLayers } from '../run/fine-tuning.ts';
-import type { LoadedModel } from '../run/models.ts';
+import type { LoadedModel } from '../run/loaded-model.ts';
 
 export interface MeasureOptions {
   readonly largestBatch: number;

@@ -8,7 +8,7 @@ import { median } from '../../statistics.ts';
 
 /** Rounds of each kind, with and without a copy under way, that are compared. */
 const comparedCount = 8;
-/** Where nearly all rounds have a copy under way, after so many they are made half as often. */
+/** Where nearly all rounds have a copy under way, after this many they are made half as often. */
 const crowdedCount = 32;
 const mostEvery = 256;
 

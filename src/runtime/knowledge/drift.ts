@@ -10,7 +10,7 @@ import { LinkWatch } from './link-watch.ts';
 
 /** What became otherwise since plans were last asked for. */
 export interface Changes {
-  /** Devices that became so much slower or faster that it is told, with how many times as long they compute. */
+  /** Devices whose speed changed enough to be reported, each with how many times as long it computes. */
   readonly factors: Readonly<Record<string, number>>;
   readonly links: readonly LinkChange[];
 }
@@ -18,18 +18,18 @@ export interface Changes {
 /** What a look at the rounds of a layout found. */
 export interface Seen extends Refreshed {
   readonly links: readonly LinkChange[];
-  /** Another plan may be better now, even where nothing is told; undefined: nobody need look for one. */
+  /** Another plan may be better now, even where nothing is reported; undefined: no plan need be looked for. */
   readonly changes: Changes | undefined;
 }
 
-/** Beyond these it is told that a device became slower or faster, and another plan is looked for soon. */
+/** Beyond these factors a device's change is reported, and another plan is looked for soon. */
 const [slower, faster] = [1.25, 0.8];
 /**
  * Where devices became slower by factors that are further apart than this, another plan may be better, too: it is
  * looked for now and then.
  */
 const leastSpread = 1.1;
-/** The first rounds of a layout: code is compiled, memory is taken. They say nothing of those after them. */
+/** The first rounds of a layout compile code and take memory: they say nothing of later ones. */
 const settlingMs = 10_000;
 /** From one look to the next. What changed within that time is seen at once: the later half of the rounds counts. */
 const lookEveryMs = 10_000;

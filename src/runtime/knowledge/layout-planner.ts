@@ -1,11 +1,9 @@
 // Which layouts the coordinator asks for: the first one, a small change after a loss, one without a device that leaves,
-// and, while training goes on, a better one. It knows what devices said of themselves: their facts, links and profiles,
-// and how long they took of late.
+// and, while training goes on, a better one. It plans with what is known of devices (device-knowledge.ts) and what
+// rounds show.
 
-import { defined } from '../../assert.ts';
-import type { Cluster, DeviceTimes, LayerProfile, Plan, Profile } from '../../cluster/cluster.ts';
+import type { Plan } from '../../cluster/cluster.ts';
 import { InputError } from '../../errors.ts';
-import { bufferBytes, cutBytes, parameterBytes } from '../../graph/layers.ts';
 import { planInGrains, planInSamples, profileInGrains } from '../../planner/grains.ts';
 import { lightReplan } from '../../planner/replan/light.ts';
 import { replicationInterval } from '../../planner/replan/replication.ts';
@@ -18,28 +16,24 @@ import type { Proposal } from '../protocol/layout-change.ts';
 import type { LinkMeasurement, RoundResult, ToCoordinator } from '../protocol/messages.ts';
 import { optimizerStateCount } from '../protocol/training-spec.ts';
 import { CopyPace } from './copy-pace.ts';
-import { timesByClass } from './device-classes.ts';
+import { DeviceKnowledge } from './device-knowledge.ts';
 import { DriftWatch } from './drift.ts';
-import { handlingByDevice, reducingByTimes, wireMbps, withHandling } from './link-costs.ts';
-import { type LoweredBudget, MemoryBudgets } from './memory-budgets.ts';
-import { filterBytes, trainingMiB, withRuntimeBytes } from './memory-need.ts';
+import type { LoweredBudget } from './memory-budgets.ts';
 import type { PlanningOptions } from './planning-options.ts';
 import { CoolDown, isWorthwhile } from './reconsider.ts';
+import { withNames } from './renamed-plan.ts';
 import { Reserve } from './reserve.ts';
 
 /** Rounds between copies where no profile tells what they cost. */
 const unprofiledCopyEvery = 10;
 
 /**
- * Training that has gone on for so long is worth being made ready for losses: devices translate for them beside their
- * work, one plan after the other.
+ * From this time of training on, devices prepare for losses: they compile for one plan after the other while they
+ * train.
  */
-const tellAfterMs = 30_000;
+const announceAfterMs = 30_000;
 /** Between a new layout and the first plan: there may be a better layout soon. */
-const tellPauseMs = 5_000;
-
-/** What a device has for training at least: a plan that does not fit can then say what it lacks. */
-const leastMiB = 1;
+const announcePauseMs = 5_000;
 
 /** How many times as long rounds of a plan may take that devices are ready for. */
 const readyWorth = 1.1;
@@ -58,32 +52,27 @@ export type Drift = Omit<Extract<RunEvent, { kind: 'drift' }>, 'kind'>;
 /** What is known of devices, and the plans that follow from it. */
 export class LayoutPlanner {
   readonly #options: PlanningOptions;
-  readonly #facts = new Map<string, DeviceFacts>();
-  readonly #measurements = new Map<string, readonly LinkMeasurement[]>();
-  readonly #profiles = new Map<string, ToCoordinator['profiled']>();
-  /** Devices whose times were corrected by what they took in training. */
-  readonly #corrected = new Set<string>();
+  readonly #known: DeviceKnowledge;
   readonly #coolDown = new CoolDown();
-  readonly #budgets = new MemoryBudgets();
   readonly #driftWatch: DriftWatch;
   readonly #copyPace: CopyPace;
   readonly #reserve = new Reserve();
   /** Whether rounds have checked the profile on the stages of this layout. */
   #isChecked = false;
   /** When devices may hear of the next plan in reserve; undefined before the first layout. */
-  #tellAtMs: number | undefined;
+  #announceAtMs: number | undefined;
 
   constructor(options: PlanningOptions) {
     this.#options = options;
     this.#driftWatch = new DriftWatch(options.clock);
+    this.#known = new DeviceKnowledge(options, (cluster) => this.#driftWatch.links.corrected(cluster));
     this.#copyPace = new CopyPace(options.clock);
   }
 
   /** Returns how what is counted on of the device's memory was lowered, if it was. */
   joined(device: string, facts: DeviceFacts): LoweredBudget | undefined {
-    this.#facts.set(device, facts);
     this.#reserve.clear();
-    return this.#budgets.joined(device, facts);
+    return this.#known.joined(device, facts);
   }
 
   /** A device has left, for whatever reason. */
@@ -94,7 +83,7 @@ export class LayoutPlanner {
   /** A device has left without a word. `heldMiB`: what it was to hold, where that is known. */
   vanished(device: string, heldMiB: number | undefined): void {
     this.left(device);
-    this.#budgets.vanished(device, heldMiB);
+    this.#known.budgets.vanished(device, heldMiB);
   }
 
   /** How long a device that came back is to stay before it is made ready for work; undefined where it is at once. */
@@ -105,31 +94,33 @@ export class LayoutPlanner {
       : { departureCount: this.#coolDown.departureCount(device), seconds: remainingMs / 1000 };
   }
 
-  /** What plans count on of a device's memory; devices of one machine have it in common. */
+  /** What plans count on of a device's memory; devices of one machine share it. */
   memoryMiB(device: string): number {
-    return this.#budgets.withinMiB(device, defined(this.#facts.get(device), device).memoryMiB);
+    return this.#known.memoryMiB(device);
+  }
+
+  /** Bytes of a layer's weights and statistics. */
+  layerBytes(layer: number): number {
+    return this.#known.layerBytes(layer);
   }
 
   measured(device: string, links: readonly LinkMeasurement[]): void {
-    this.#measurements.set(device, links);
+    this.#known.measured(device, links);
     this.#driftWatch.links.measured(device);
     this.#reserve.clear();
   }
 
   profiled(device: string, profile: ToCoordinator['profiled']): void {
-    this.#profiles.set(device, profile);
-    this.#corrected.delete(device);
+    this.#known.profiled(device, profile);
     this.#reserve.clear();
   }
 
-  /**
-   * A new layout begins, with so many rounds between copies: what devices and copies took before says nothing of it.
-   */
+  /** A new layout begins, with `copyEvery` rounds between copies: measurements of the one before do not hold for it. */
   begin(plan: Plan, copyEvery: number): void {
     this.#driftWatch.begin();
     this.#isChecked = false;
     const nowMs = this.#options.clock.now();
-    this.#tellAtMs = Math.max(this.#tellAtMs ?? nowMs + tellAfterMs, nowMs + tellPauseMs);
+    this.#announceAtMs = Math.max(this.#announceAtMs ?? nowMs + announceAfterMs, nowMs + announcePauseMs);
     this.#copyPace.begin(
       this.#linksEvery(plan, [...new Set(plan.stages.flatMap((stage) => stage.devices))]) ?? 1,
       copyEvery,
@@ -161,12 +152,12 @@ export class LayoutPlanner {
 
   /** Rounds between copies that cost little by the links, where a profile tells it. */
   #linksEvery(plan: Plan, devices: readonly string[]): number | undefined {
-    if (!this.#isProfiled(devices)) return undefined;
+    if (!this.#known.isProfiled(devices)) return undefined;
     const optimizerState = optimizerStateCount(this.#options.subject.training);
     return replicationInterval({
       plan,
-      profile: this.#profile(devices),
-      cluster: this.#cluster(devices),
+      profile: this.#known.profile(devices),
+      cluster: this.#known.cluster(devices),
       optimizerState,
     }).everyRounds;
   }
@@ -205,12 +196,12 @@ export class LayoutPlanner {
       const change = { cause: 'all devices of the given plan are here again', lost: [] };
       return { plan: givenPlan, change, copyEvery: this.copyEvery(givenPlan, devices) };
     }
-    if (planAgain === undefined || !this.#isProfiled(devices)) return undefined;
-    const [profile, cluster] = [this.#profile(devices), this.#cluster(devices)];
+    if (planAgain === undefined || !this.#known.isProfiled(devices)) return undefined;
+    const [profile, cluster] = [this.#known.profile(devices), this.#known.cluster(devices)];
     const plan = await planAgain(profile, cluster, { from, isUrgent: false, isOver });
     if (plan === undefined || isOver()) return undefined;
     const copies = 1 + optimizerStateCount(this.#options.subject.training);
-    const bytes = (layer: number): number => copies * this.layerBytes(layer);
+    const bytes = (layer: number): number => copies * this.#known.layerBytes(layer);
     if (!isWorthwhile(from, { plan, profile, cluster, remainingRounds: machine.endRound - round, bytes }))
       return undefined;
     const used = new Set(from.stages.flatMap((stage) => stage.devices));
@@ -220,35 +211,29 @@ export class LayoutPlanner {
   }
 
   /**
-   * Notes how long a round took. Now and then the times of devices are corrected by it, and the profile is told anew,
-   * the first time with what a round takes by it; where another plan may be better with these, returns the devices and
+   * Notes how long a round took. Now and then the times of devices are corrected by it, and the profile is announced
+   * anew, the first time with what a round takes by it; where another plan may be better with these, returns the devices and
    * links that have become much slower or faster, if any.
    */
   computed(results: Readonly<Record<string, RoundResult>>, plan: Plan): Drift | undefined {
     const devices = [...new Set(plan.stages.flatMap((stage) => stage.devices))];
     // Nothing is kept of rounds that nobody will look at.
-    if (this.#options.planAgain === undefined || !this.#isProfiled(devices) || !this.#driftWatch.add(results))
+    if (this.#options.planAgain === undefined || !this.#known.isProfiled(devices) || !this.#driftWatch.add(results))
       return undefined;
     const { profile, factors, links, changes } = this.#driftWatch.look(
-      this.#profile(devices),
+      this.#known.profile(devices),
       plan,
-      this.#cluster(devices),
+      this.#known.cluster(devices),
     );
     if (links.length > 0) this.#reserve.outdate();
     const corrected = Object.keys(factors);
-    for (const device of corrected) {
-      const times = profile.devices[device];
-      const before = this.#profiles.get(device);
-      if (times === undefined || before === undefined) continue;
-      this.#profiles.set(device, { ...before, times });
-      this.#corrected.add(device);
-      this.#reserve.outdate();
-    }
+    for (const device of corrected) if (this.#known.correct(device, profile.devices[device])) this.#reserve.outdate();
     const { hooks } = this.#options;
-    if (corrected.length > 0) hooks.observe({ kind: 'profile', profile: this.#profile([...this.#profiles.keys()]) });
+    if (corrected.length > 0)
+      hooks.observe({ kind: 'profile', profile: this.#known.profile(this.#known.profiledDevices) });
     if (!this.#isChecked) {
       this.#isChecked = true;
-      const roundMs = steadyRoundMs(createSimulator(profile, this.#cluster(devices)), program(plan), plan);
+      const roundMs = steadyRoundMs(createSimulator(profile, this.#known.cluster(devices)), program(plan), plan);
       hooks.observe({ kind: 'checked', roundMs, plannedMs: plan.predicted.roundMs });
     }
     return changes;
@@ -267,10 +252,6 @@ export class LayoutPlanner {
     return { factors: {}, links: [change] };
   }
 
-  #isProfiled(devices: readonly string[]): boolean {
-    return devices.every((device) => this.#profiles.has(device));
-  }
-
   /**
    * A given plan with the names of the devices that joined, in their order, unless it has them already. Where too few
    * are left, the others do their work.
@@ -281,7 +262,7 @@ export class LayoutPlanner {
     const fitted = named.every((name) => devices.includes(name))
       ? plan
       : this.#replan(devices, withNames(plan, names), [...names.values()].slice(devices.length));
-    this.#options.checkGiven?.(fitted, this.#cluster(devices));
+    this.#options.checkGiven?.(fitted, this.#known.cluster(devices));
     return fitted;
   }
 
@@ -298,8 +279,8 @@ export class LayoutPlanner {
       return this.#replan(devices, from, lost);
     } catch (error) {
       const { planAgain } = this.#options;
-      if (!(error instanceof InputError) || planAgain === undefined || !this.#isProfiled(devices)) throw error;
-      return planAgain(this.#profile(devices), this.#cluster(devices), { from, isUrgent: true, isOver });
+      if (!(error instanceof InputError) || planAgain === undefined || !this.#known.isProfiled(devices)) throw error;
+      return planAgain(this.#known.profile(devices), this.#known.cluster(devices), { from, isUrgent: true, isOver });
     }
   }
 
@@ -310,11 +291,11 @@ export class LayoutPlanner {
     const used = new Set(from.stages.flatMap((stage) => stage.devices));
     const gone = [...used].filter((device) => lost.includes(device));
     if (gone.length === 0) return from;
-    return this.#reserve.take(from, { lost: gone, devices }) ?? this.#mended(devices, from, gone);
+    return this.#reserve.take(from, { lost: gone, devices }) ?? this.#replanned(devices, from, gone);
   }
 
-  /** The same as long as nothing is in reserve. */
-  #mended(devices: readonly string[], from: Plan, gone: readonly string[]): Plan {
+  /** The plan close to the one before, as long as none is in reserve. */
+  #replanned(devices: readonly string[], from: Plan, gone: readonly string[]): Plan {
     const substitutes = this.#substitutes(devices, from, gone);
     const substituted = withNames(from, substitutes);
     const left = gone.filter((device) => !substitutes.has(device));
@@ -327,12 +308,14 @@ export class LayoutPlanner {
    */
   #substitutes(devices: readonly string[], from: Plan, gone: readonly string[]): ReadonlyMap<string, string> {
     const used = new Set(from.stages.flatMap((stage) => stage.devices));
-    const spares = this.#cluster(devices).devices.filter(({ name }) => !used.has(name));
+    const spares = this.#known.cluster(devices).devices.filter(({ name }) => !used.has(name));
     const substitutes = new Map<string, string>();
     for (const device of gone) {
       const heldMiB = from.predicted.peakMemoryMiB[device];
       const place = spares.findIndex(({ name, memoryMiB }) =>
-        heldMiB === undefined ? gone.length === used.size || !this.#budgets.isLowered(name) : heldMiB <= memoryMiB,
+        heldMiB === undefined
+          ? gone.length === used.size || !this.#known.budgets.isLowered(name)
+          : heldMiB <= memoryMiB,
       );
       for (const { name } of place < 0 ? [] : spares.splice(place, 1)) substitutes.set(device, name);
     }
@@ -344,27 +327,33 @@ export class LayoutPlanner {
    * what nobody has predicted.
    */
   #isHeld({ stages, predicted }: Plan): boolean {
-    const lowered = stages.flatMap((stage) => stage.devices).filter((device) => this.#budgets.isLowered(device));
+    const lowered = stages.flatMap((stage) => stage.devices).filter((device) => this.#known.budgets.isLowered(device));
     return lowered.every(
-      (device) => (predicted.peakMemoryMiB[device] ?? Number.POSITIVE_INFINITY) <= this.memoryMiB(device),
+      (device) => (predicted.peakMemoryMiB[device] ?? Number.POSITIVE_INFINITY) <= this.#known.memoryMiB(device),
     );
   }
 
   /** Finds what to do if one more of the layout's devices were lost, in idle time. */
   prepare(devices: readonly string[], from: Plan): void {
-    if (devices.length < 2 || !this.#isProfiled(devices)) return;
+    if (devices.length < 2 || !this.#known.isProfiled(devices)) return;
     const used = new Set(from.stages.flatMap((stage) => stage.devices));
-    this.#reserve.add(from, devices, (lost, others, told) => {
+    this.#reserve.add(from, devices, (lost, others, announced) => {
       if (!used.has(lost)) return from;
-      const found = this.#mended(others, from, [lost]);
-      if (told === undefined) return found;
-      const { roundMs, samplesPerS } = simulate(program(told), told, this.#profile(others), this.#cluster(others), {
-        events: false,
-      });
+      const found = this.#replanned(others, from, [lost]);
+      if (announced === undefined) return found;
+      const { roundMs, samplesPerS } = simulate(
+        program(announced),
+        announced,
+        this.#known.profile(others),
+        this.#known.cluster(others),
+        {
+          events: false,
+        },
+      );
       // What devices are ready for is worth more than a little speed.
       return roundMs > readyWorth * found.predicted.roundMs
         ? found
-        : { ...told, predicted: { ...told.predicted, roundMs, samplesPerS } };
+        : { ...announced, predicted: { ...announced.predicted, roundMs, samplesPerS } };
     });
   }
 
@@ -373,110 +362,36 @@ export class LayoutPlanner {
    * early.
    */
   announceReserve(): Plan | undefined {
-    return this.#tellAtMs === undefined || this.#options.clock.now() < this.#tellAtMs
+    return this.#announceAtMs === undefined || this.#options.clock.now() < this.#announceAtMs
       ? undefined
-      : this.#reserve.tell();
+      : this.#reserve.announce();
   }
 
-  /** Whether devices have been told what they would do after any one loss. */
+  /** Whether devices know what they would do after any one loss. */
   get isReserveAnnounced(): boolean {
-    return this.#reserve.isTraced;
+    return this.#reserve.isAnnounced;
   }
 
   #light(devices: readonly string[], from: Plan, lost: readonly string[]): Plan {
     const { grain = 1 } = this.#options.subject.training;
-    const profile = this.#isProfiled(devices) ? this.#profile(devices) : undefined;
+    const profile = this.#known.isProfiled(devices) ? this.#known.profile(devices) : undefined;
     const found = lightReplan({
       plan: grain === 1 ? from : planInGrains(from, grain),
       lost,
       profile: grain === 1 || profile === undefined ? profile : profileInGrains(profile, grain),
-      cluster: this.#cluster(devices),
+      cluster: this.#known.cluster(devices),
       optimizerState: optimizerStateCount(this.#options.subject.training),
       ...(this.#options.mayRecompute === true ? { mayRecompute: true } : {}),
-      weightBytes: (layer) => this.layerBytes(layer),
+      weightBytes: (layer) => this.#known.layerBytes(layer),
     });
     return grain === 1 ? found : planInSamples(found, grain);
   }
 
-  /** Bytes of a layer's weights and statistics. */
-  layerBytes(layer: number): number {
-    const { sequence } = this.#options.subject;
-    const found = sequence.layers[layer];
-    return found === undefined ? 0 : parameterBytes(sequence, found) + bufferBytes(sequence, found);
-  }
-
   async #planFromProfiles(devices: readonly string[], isOver: () => boolean): Promise<Plan | undefined> {
-    const cluster = this.#cluster(devices);
+    const cluster = this.#known.cluster(devices);
     this.#options.hooks.observe({ kind: 'cluster', cluster });
-    const profile = this.#profile(devices);
+    const profile = this.#known.profile(devices);
     this.#options.hooks.observe({ kind: 'profile', profile });
     return this.#options.plan(profile, cluster, isOver);
   }
-
-  #cluster(devices: readonly string[]): Cluster {
-    const machines = devices.map((name) => defined(this.#facts.get(name), name).machine);
-    const carriedMbps = wireMbps(this.#measurements, handlingByDevice(this.#measurements));
-    const pairs = devices.flatMap((from) =>
-      (this.#measurements.get(from) ?? [])
-        .filter(({ peer }) => devices.includes(peer))
-        .map((link) => ({
-          between: [from, link.peer] as const,
-          bandwidthMbps: carriedMbps(from, link),
-          latencyMs: link.latencyMs,
-        })),
-    );
-    const slowest = pairs.reduce(
-      (least, pair) => (pair.bandwidthMbps < least.bandwidthMbps ? pair : least),
-      pairs[0] ?? { bandwidthMbps: 1000, latencyMs: 0 },
-    );
-    return this.#driftWatch.links.corrected({
-      devices: devices.map((name, index) => {
-        const shareCount = machines.filter((machine) => machine === machines[index]).length;
-        const ownMiB = Math.floor(defined(this.#facts.get(name), name).memoryMiB / shareCount);
-        return { name, memoryMiB: this.#budgets.withinMiB(name, Math.max(leastMiB, trainingMiB(ownMiB))) };
-      }),
-      links: { default: { bandwidthMbps: slowest.bandwidthMbps, latencyMs: slowest.latencyMs }, pairs },
-    });
-  }
-
-  #times(devices: readonly string[]): ReadonlyMap<string, DeviceTimes> {
-    const measured = devices.map((name) => ({
-      name,
-      facts: defined(this.#facts.get(name), name),
-      times: defined(this.#profiles.get(name), name).times,
-    }));
-    const alike = timesByClass(measured.filter(({ name }) => !this.#corrected.has(name)));
-    const times = new Map(measured.map(({ name, times: own }) => [name, alike.get(name) ?? own]));
-    return withHandling(times, handlingByDevice(this.#measurements), reducingByTimes(this.#measurements, times));
-  }
-
-  #profile(devices: readonly string[]): Profile {
-    const { machine } = this.#options;
-    const { modelName, sequence, label, training } = this.#options.subject;
-    const { layers } = defined(this.#profiles.get(defined(devices[0], 'a device')), 'a profile');
-    return {
-      model: modelName,
-      inputBytes: cutBytes(sequence.inputs),
-      labelBytes: cutBytes([label]),
-      layers: (layers as readonly LayerProfile[]).map((layer, index) => {
-        const filters = filterBytes(sequence, defined(sequence.layers[index], layer.name));
-        return withRuntimeBytes(layer, filters, training);
-      }),
-      batchSizes: machine.batchSizesToProfile,
-      devices: Object.fromEntries(this.#times(devices)),
-    };
-  }
-}
-
-/** The plan with other devices in the place of some. */
-function withNames(plan: Plan, names: ReadonlyMap<string, string>): Plan {
-  const nameOf = (name: string): string => names.get(name) ?? name;
-  const held = Object.entries(plan.predicted.peakMemoryMiB).map(
-    ([name, memoryMiB]) => [nameOf(name), memoryMiB] as const,
-  );
-  return {
-    ...plan,
-    stages: plan.stages.map((stage) => ({ ...stage, devices: stage.devices.map(nameOf) })),
-    predicted: { ...plan.predicted, peakMemoryMiB: Object.fromEntries(held) },
-  };
 }

@@ -69,7 +69,7 @@ const cpuBoundShare = 0.7;
  * to this part, something else says how much.
  */
 const [alike, leastAlike] = [0.97, 3];
-/** Milliseconds a MiB at so many Mbps, and Mbps at so many milliseconds a MiB. */
+/** Milliseconds a MiB at `value` Mbps, and Mbps at `value` milliseconds a MiB. */
 const inverse = (value: number): number => (2 ** 20 * 8) / (value * 1000);
 
 /** Whether processors at its ends held a link up while it was measured. */
@@ -87,7 +87,7 @@ function freeLinks(links: readonly LinkMeasurement[]): (link: LinkMeasurement) =
 
 /**
  * What links carry by themselves, in Mbps. Where a processor at its ends held a link up, one short measurement says
- * little of it: it is taken for as fast as those processors usually are, which are counted beside it, but for no faster
+ * little of it: it is taken for as fast as those processors usually are, which are counted separately, but for no faster
  * than the fastest of either end's links that none held up. Links that carried the same are none of these, however hard
  * processors worked. `costs`: see handlingByDevice.
  */

@@ -1,5 +1,5 @@
 // Whether links carry less than was measured before training, from the rates that rounds report, and whether those that
-// do carry more again. A link that no layout uses any more tells nothing: it is to be measured again now and then, more
+// do carry more again. A link that no layout uses any more shows nothing: it is to be measured again now and then, more
 // and more rarely while it stays slow.
 
 import { defined } from '../../assert.ts';
@@ -39,7 +39,7 @@ export type LinkRates = Readonly<Record<string, number>>;
 const leastReportCount = 5;
 /** Between these a link stands: devices that are busy take their time with what arrives. */
 const [slower, faster] = [0.5, 2];
-/** And so is one whose bytes take at most so many times as long on the way as on the processors at its ends. */
+/** A link also stands whose bytes take at most this many times as long on the way as on the processors at its ends. */
 const handlingFactor = 4;
 /** A slow link that makes rounds longer by less than this part is let be. */
 const leastLoss = 0.05;

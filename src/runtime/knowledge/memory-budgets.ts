@@ -6,7 +6,7 @@ import type { Plan } from '../../cluster/cluster.ts';
 import type { DeviceFacts } from '../protocol/device-facts.ts';
 
 /**
- * A device comes back to so much of what it could not hold. Beside what a plan predicts there is what the process takes
+ * A device comes back to this part of what it could not hold. Besides what a plan predicts there is what the process takes
  * for itself, and whatever else runs in its group, and nobody knows how much that is: less caution would often cost
  * another kill, and each costs all devices a recovery.
  */
@@ -18,7 +18,7 @@ export interface LoweredBudget {
   readonly fromMiB: number;
   /** 0: it was killed before it had any work, and is given none. */
   readonly toMiB: number;
-  /** Kills in its control group that it had not told before. */
+  /** Kills in its control group that it had not reported before. */
   readonly killCount: number;
 }
 

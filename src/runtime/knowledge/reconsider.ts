@@ -10,7 +10,7 @@ import { simulate } from '../../simulator/simulate.ts';
 /** A layout that saves less than this share of a round is not worth the risk that it is none. */
 const leastGain = 0.05;
 
-/** What a change of the layout costs beside the transfer: compiling, and the round that is waited for. */
+/** What a change of the layout costs besides the transfer: compiling, and the round that is waited for. */
 const changeMs = 2_000;
 
 const firstCoolDownMs = 5_000;

@@ -60,10 +60,10 @@ test('an answer is given for exactly that layout, loss and rest, and only as lon
 
 test('each plan is told once, as long as it holds', () => {
   const { reserve } = filled();
-  assert.deepEqual([reserve.tell(), reserve.tell(), reserve.tell()], [planOf('a'), planOf('c'), undefined]);
+  assert.deepEqual([reserve.announce(), reserve.announce(), reserve.announce()], [planOf('a'), planOf('c'), undefined]);
   const other = filled(1).reserve;
   other.clear();
-  assert.equal(other.tell(), undefined);
+  assert.equal(other.announce(), undefined);
 });
 
 test('a fault of the planner is not an answer', () => {
@@ -75,7 +75,7 @@ test('a fault of the planner is not an answer', () => {
 
 test('when more is known, each loss is asked for again, with the plan that devices know of; what they know is not told again', () => {
   const { reserve } = filled();
-  assert.deepEqual(reserve.tell(), planOf('a'));
+  assert.deepEqual(reserve.announce(), planOf('a'));
   reserve.outdate();
   assert.equal(reserve.take(from, { lost: ['a'], devices: ['b', 'c'] }), undefined);
   const asked: [string, Plan | undefined][] = [];
@@ -96,11 +96,11 @@ test('when more is known, each loss is asked for again, with the plan that devic
     ['c', undefined],
   ]);
   assert.deepEqual(reserve.take(from, { lost: ['a'], devices: ['b', 'c'] }), faster);
-  assert.deepEqual([reserve.tell(), reserve.tell(), reserve.tell()], [planOf('b'), planOf('c'), undefined]);
+  assert.deepEqual([reserve.announce(), reserve.announce(), reserve.announce()], [planOf('b'), planOf('c'), undefined]);
   reserve.outdate();
   const moved: Plan = { ...planOf('a'), schedule: 'gpipe' };
   again(() => moved);
-  assert.deepEqual([reserve.tell(), reserve.tell()], [moved, undefined]);
+  assert.deepEqual([reserve.announce(), reserve.announce()], [moved, undefined]);
   reserve.clear();
   again(planOf);
   assert.deepEqual(asked.at(-1), ['b', undefined]);

@@ -9,42 +9,42 @@ export class Reserve {
   #from: Plan | undefined;
   #devices: readonly string[] = [];
   readonly #answers = new Map<string, Plan | InputError>();
-  /** Plans that were told, by the device that is lost. */
-  readonly #told = new Map<string, Plan>();
-  #untold: string[] = [];
+  /** Plans that devices know of, by the device that is lost. */
+  readonly #announced = new Map<string, Plan>();
+  #unannounced: string[] = [];
 
-  /** There are other devices, or what they said of themselves is no more. */
+  /** There are other devices, or their facts have changed. */
   clear(): void {
     this.#from = undefined;
-    this.#told.clear();
+    this.#announced.clear();
     this.outdate();
   }
 
   /** More is known of how fast devices and links are: each plan is looked for again. */
   outdate(): void {
     this.#answers.clear();
-    this.#untold = [];
+    this.#unannounced = [];
   }
 
   /**
-   * Finds the plan for one more device, where `find` throws InputError for none; false: all are known. `told`: one for
-   * this loss that devices know of from before `outdate`.
+   * Finds the plan for one more device, where `find` throws InputError for none; false: all are known. `announced`: one
+   * for this loss that devices know of from before `outdate`.
    */
   add(
     from: Plan,
     devices: readonly string[],
-    find: (lost: string, others: readonly string[], told: Plan | undefined) => Plan,
+    find: (lost: string, others: readonly string[], announced: Plan | undefined) => Plan,
   ): boolean {
     if (this.#from !== from || !areSame(this.#devices, devices)) this.clear();
     [this.#from, this.#devices] = [from, devices];
     const lost = mostWorkFirst(from, devices).find((device) => !this.#answers.has(device));
     if (lost === undefined) return false;
     const others = devices.filter((device) => device !== lost);
-    const told = this.#told.get(lost);
+    const announced = this.#announced.get(lost);
     try {
-      const plan = find(lost, others, told);
+      const plan = find(lost, others, announced);
       this.#answers.set(lost, plan);
-      if (plan !== from && (told === undefined || !isSameLayout(told, plan))) this.#untold.push(lost);
+      if (plan !== from && (announced === undefined || !isSameLayout(announced, plan))) this.#unannounced.push(lost);
     } catch (error) {
       if (!(error instanceof InputError)) throw error;
       this.#answers.set(lost, error);
@@ -52,18 +52,18 @@ export class Reserve {
     return true;
   }
 
-  /** A plan that was not told before: those who would run it can make themselves ready. */
-  tell(): Plan | undefined {
-    const lost = this.#untold.shift();
+  /** A plan that was not announced before: the devices that would run it can prepare for it. */
+  announce(): Plan | undefined {
+    const lost = this.#unannounced.shift();
     const plan = lost === undefined ? undefined : this.#answers.get(lost);
     if (lost === undefined || plan === undefined || plan instanceof InputError) return undefined;
-    this.#told.set(lost, plan);
+    this.#announced.set(lost, plan);
     return plan;
   }
 
   /** Whether there is an answer for every loss, and devices know them. */
-  get isTraced(): boolean {
-    return this.#devices.length > 0 && this.#answers.size === this.#devices.length && this.#untold.length === 0;
+  get isAnnounced(): boolean {
+    return this.#devices.length > 0 && this.#answers.size === this.#devices.length && this.#unannounced.length === 0;
   }
 
   /** The plan for this loss; undefined where none is in reserve. Throws the InputError where there is none. */

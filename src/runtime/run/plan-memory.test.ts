@@ -6,7 +6,7 @@ import { InputError } from '../../errors.ts';
 import { buildModel } from '../../models/zoo.ts';
 import { handPlan } from '../../testing/hand-plans.ts';
 import { sgd, subjectOf } from '../../testing/training-subjects.ts';
-import { bufferBytes } from '../knowledge/memory-need.ts';
+import { bufferBytes } from '../device/memory-need.ts';
 import { checkPlanMemory } from './plan-memory.ts';
 
 const graph = buildModel('digits', { initialize: false }).graph;

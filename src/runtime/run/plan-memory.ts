@@ -6,7 +6,7 @@ import { InputError } from '../../errors.ts';
 import { frozenBytes, type LayerSequence } from '../../graph/layers.ts';
 import { program } from '../../schedule/generate.ts';
 import { simulate } from '../../simulator/simulate.ts';
-import { filterBytes, withRuntimeBytes } from '../knowledge/memory-need.ts';
+import { filterBytes, withRuntimeBytes } from '../device/memory-need.ts';
 import { optimizerStateCount, type TrainingSpec } from '../protocol/training-spec.ts';
 import { layerTable } from './layer-table.ts';
 

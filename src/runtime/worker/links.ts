@@ -13,7 +13,7 @@ import type { Session } from './session.ts';
 import type { WorkReport } from './work-report.ts';
 
 /** How long a peer may take to call. */
-const callMs = 10_000;
+const callTimeoutMs = 10_000;
 
 type PeerHandler<M> = (from: string, message: M, context: WorkerContext) => void;
 
@@ -61,7 +61,7 @@ export class Links {
   async connect(peers: readonly PeerAddress[]): Promise<void> {
     const names = peers.map(({ name }) => name).filter((name) => !this.#gone.has(name));
     const network = earlier(this.#network, 'connect', 'a model');
-    await this.#context.guard(this.#peers.connect(network, peers, { names, waitMs: callMs }));
+    await this.#context.guard(this.#peers.connect(network, peers, { names, waitMs: callTimeoutMs }));
     await this.#context.send('connected', {});
   }
 
@@ -70,7 +70,7 @@ export class Links {
     const { session } = this.#context;
     return this.#peers.connect(earlier(this.#network, 'deploy', 'a model'), peers, {
       names: [...session.partners],
-      waitMs: callMs,
+      waitMs: callTimeoutMs,
       onFailure: (peer, reason) => {
         if (session === this.#context.session) this.#context.peerLost(peer, { reason, isFault: false });
       },

@@ -3,7 +3,7 @@
 import { bytesInMiB } from '../../cluster/memory.ts';
 import { RunError } from '../../errors.ts';
 import { cachedProfile, type MeasuredProfile, profileLayers } from '../device/measure/profiler.ts';
-import { trainingMiB } from '../knowledge/memory-need.ts';
+import { trainingMiB } from '../device/memory-need.ts';
 import type { ToCoordinator } from '../protocol/messages.ts';
 import type { WorkerContext } from './context.ts';
 import { measureLinks } from './measure-links.ts';

@@ -69,7 +69,7 @@ export interface ProfileOptions {
   onProgress(done: number, total: number): void;
 }
 
-/** Runs of a layer alone that are timed: until this time is spent, but at least and at most so many. */
+/** Timed runs of a layer alone: until this time is spent, within these counts. */
 const timedMs = 12;
 const minRunCount = 3;
 const maxRunCount = 15;

@@ -166,7 +166,7 @@ function copied(tensor: Tensor): Tensor {
   return { ...tensor, data: tensor.data.slice() as ElementArray };
 }
 
-/** Over which a time is a mean: until so many milliseconds are spent, but at most so many runs. */
+/** What a time is a mean over: runs until `ms` are spent, at most `runLimit` of them. */
 export interface Span {
   readonly ms: number;
   readonly runLimit: number;
@@ -188,7 +188,7 @@ export async function timeMicroBatches(trial: StageTrial, span: Span): Promise<T
 }
 
 /**
- * The same of several stages, a span of each in turn: what slows the device down for a while slows all of them, and
+ * Times several stages, a span of each in turn: what slows the device down for a while slows all of them, and
  * their times still compare.
  */
 export async function timeInTurn(trials: readonly StageTrial[], span: Span): Promise<readonly TrialTimes[]> {

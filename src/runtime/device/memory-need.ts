@@ -6,8 +6,8 @@ import type { LayerProfile } from '../../cluster/cluster.ts';
 import { processMiB } from '../../cluster/memory.ts';
 import type { Layer, LayerSequence } from '../../graph/layers.ts';
 import { byteLength } from '../../graph/tensor.ts';
-import { leastFilterBytes } from '../device/kept-filters.ts';
 import { optimizerStateCount, type TrainingSpec } from '../protocol/training-spec.ts';
+import { leastFilterBytes } from './kept-filters.ts';
 
 /**
  * Sessions of a layer's passes and its update, 2^18 bytes; beside an AllReduce the last micro-batch's passes have their

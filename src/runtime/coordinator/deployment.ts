@@ -1,0 +1,106 @@
+// How the model, layouts and state get to devices, and state to the disk: the first plan and those after a loss, what
+// each device of a layout is sent, and checkpoints.
+
+import { RunError } from '../../errors.ts';
+import { program } from '../../schedule/generate.ts';
+import type { PlanRequest } from '../knowledge/layout-planner.ts';
+import { message } from '../protocol/messages.ts';
+import { encodeModel } from '../protocol/model-transfer.ts';
+import { optimizerStateCount } from '../protocol/training-spec.ts';
+import type { CoordinatorContext } from './context.ts';
+import type { MachineEffect } from './machine-types.ts';
+
+type Effect<Kind extends MachineEffect['kind']> = Extract<MachineEffect, { readonly kind: Kind }>;
+
+export class Deployment {
+  readonly #context: CoordinatorContext;
+  #model: ReturnType<typeof encodeModel> | undefined;
+  /** The plan that is being made. */
+  #request: PlanRequest | undefined;
+
+  constructor(context: CoordinatorContext) {
+    this.#context = context;
+  }
+
+  /** Sends a device all that it needs to know of the run. */
+  sendModel(device: string): void {
+    const { peerToken, subject } = this.#context.options;
+    const { sequence, training, label } = subject;
+    this.#model ??= encodeModel(sequence.graph);
+    const { bytes, parameters, buffers } = this.#model;
+    const layerNames = sequence.layers.map((layer) => layer.name);
+    const labelShape = label.shape.slice(1);
+    const control = { parameters, buffers, training, layerNames, labelShape, labelType: label.type, peerToken };
+    this.#context.send(device, message('model', control, [bytes]));
+  }
+
+  /**
+   * Asks for a plan, which comes back as 'planned' unless another is asked for meanwhile. What is still on its way about
+   * the layout before is not heard any more.
+   */
+  async plan(request: PlanRequest): Promise<void> {
+    const context = this.#context;
+    context.epoch = context.state.epoch;
+    context.feed.stop();
+    this.#request = request;
+    const isOver = (): boolean => this.#request !== request || context.state.phase !== 'planning';
+    try {
+      const plan = await context.planner.plan(request, isOver);
+      if (plan === undefined || isOver()) return;
+      context.input({ kind: 'planned', plan, copyEvery: context.planner.copyEvery(plan, request.devices) });
+    } catch (error) {
+      if (!isOver()) context.abort(error);
+    }
+  }
+
+  /**
+   * Announces a layout to every member, and sends those who get layers from no other device what the last checkpoint
+   * has of them.
+   */
+  deploy({ plan, epoch, round, moves, members }: Effect<'deploy'>): void {
+    const context = this.#context;
+    context.epoch = epoch;
+    context.feed.begin(program(plan));
+    context.planner.begin(plan, context.state.copyEvery);
+    context.observe({ kind: 'deployment', plan });
+    context.snapshots.begin(plan);
+    const peers = members.map(({ name, listenUrl }) => ({ name, url: listenUrl }));
+    for (const { name } of members) {
+      const layers = moves.filter(({ from, to }) => from === null && to === name).map((move) => move.layers);
+      const entries = layers.flatMap((range) => context.snapshots.entries(range, round));
+      context.send(name, message('deploy', { plan, round, moves, stateCount: entries.length, peers }));
+      for (const { role, name: entry, value } of entries)
+        context.send(name, message('state', { role, name: entry }, [value]));
+    }
+  }
+
+  /** Announces a change of the layout, with how much state moves. */
+  changing({ change: { cause, lost }, plan, round, repeatedRounds, source, moves }: Effect<'changing'>): void {
+    const { planner, options } = this.#context;
+    const copies = 1 + optimizerStateCount(options.subject.training);
+    let movedBytes = 0;
+    for (const { layers } of moves)
+      for (let layer = layers[0]; layer < layers[1]; layer++) movedBytes += copies * planner.layerBytes(layer);
+    const movedMiB = movedBytes / 2 ** 20;
+    this.#context.observe({ kind: 'recovering', cause, lost, plan, round, repeatedRounds, source, movedMiB });
+  }
+
+  /** Hands the collected state to whoever keeps it; ends the run if some of it is missing. */
+  writeCheckpoint(round: number): void {
+    const { snapshots, options } = this.#context;
+    const { state } = snapshots;
+    const missing = snapshots.missing();
+    if (missing.length > 0) {
+      const names = missing.slice(0, 3).join(', ');
+      return this.#context.abort(new RunError(`Training ended: nobody sent ${names} after round ${round}.`));
+    }
+    options.hooks.onCheckpoint(round, state).then(
+      (isSafe) => {
+        snapshots.saved(round, state);
+        if (isSafe) this.#context.durableRound = round;
+        this.#context.input({ kind: 'checkpointed', round });
+      },
+      (error: unknown) => this.#context.abort(error),
+    );
+  }
+}
