@@ -4,8 +4,8 @@
 
 import { resolveSettings } from '../dist/cli/settings.js';
 import { systemClock } from '../dist/clock.js';
-import { runSession } from '../dist/runtime/host/session-here.js';
 import { loadModel } from '../dist/runtime/host/models.js';
+import { runSession } from '../dist/runtime/host/session-here.js';
 import { median } from '../dist/statistics.js';
 import { loadDataset } from '../dist/storage/node/datasets.js';
 import { at } from './common/numbers.ts';
