@@ -76,8 +76,8 @@ export async function compileStageForBench(
     const update = { learningRate: 0.01, gradientScale: 1, step: round + 1 };
     stage.beginRound(round, update);
     const label = { type: 'int64', shape: [batch], data: labels.slice() } as const;
-    await stage.forward(0, 0, [{ type: input.type, shape, data: data.slice() }], label);
-    await stage.backward(0, []);
+    await stage.forward({ round, index: 0 }, 0, [{ type: input.type, shape, data: data.slice() }], label);
+    await stage.backward({ round, index: 0 }, []);
     stage.update(update);
     stage.dropVersion(round++);
     await engine.settled();

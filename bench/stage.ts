@@ -107,21 +107,21 @@ async function measure(spec: string): Promise<Measured> {
   const baseMiB = loadMadeUp(stage, options);
   const gradientCuts = stage.isLast ? [] : stage.outputs.filter(({ differentiable }) => differentiable);
   const labels = () => (stage.isLast ? madeUp(options.label, sampleCount) : undefined);
+  let step = 0;
   const forward = (index: number) =>
     stage.forward(
-      index,
+      { round: step, index },
       0,
       stage.inputs.map((cut) => madeUp(cut, sampleCount)),
       labels(),
     );
   const backward = (index: number) =>
     stage.backward(
-      index,
+      { round: step, index },
       gradientCuts.map((cut) => madeUp(cut, sampleCount)),
     );
   // As in 1F1B with two micro-batches in flight; on the last stage one.
   const ahead = isWhole ? 1 : Math.min(2, microBatchCount);
-  let step = 0;
   const round = async (timed: Timed) => {
     stage.beginRound(step, undefined);
     const waiting: Promise<unknown>[] = [];
