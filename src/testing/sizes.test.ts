@@ -1,0 +1,198 @@
+// Files and lines keep to a size: at most 400 lines a file of src/, 600 a test, and 120 characters a line in src/ and
+// bench/. The length of functions is the linter's (biome.json).
+
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import { sourceTexts } from './source-files.ts';
+
+const [maxLines, maxTestLines, maxCharacters] = [400, 600, 120] as const;
+
+/** Pure tables, which may be of any length, as generated code may. */
+const tables: readonly string[] = ['testing/gradient-cases/neural.ts', 'testing/operator-cases.ts'];
+
+/** Files that are still to be split. The list only shrinks. */
+const longFiles: readonly string[] = ['rehearsal/exact-stage.ts', 'runtime/device/stage.ts'];
+
+/** Files with lines still to be wrapped. The list only shrinks. */
+const wideFiles: readonly string[] = [
+  'bench/common/build.ts',
+  'bench/common/cases.ts',
+  'bench/compile.ts',
+  'bench/compression.ts',
+  'bench/engine-operators.ts',
+  'bench/engine-stage.ts',
+  'bench/engine.ts',
+  'bench/faults.ts',
+  'bench/forward-mode.ts',
+  'bench/lab.ts',
+  'bench/lab/awake.ts',
+  'bench/lab/cases.ts',
+  'bench/lab/forms.ts',
+  'bench/lab/recovery.ts',
+  'bench/lab/sampler.ts',
+  'bench/lab/slowed.ts',
+  'bench/lab/tables.ts',
+  'bench/lab/testbed.ts',
+  'bench/lab/together.ts',
+  'bench/memory.ts',
+  'bench/planner.ts',
+  'bench/profile.ts',
+  'bench/runtime-overhead.ts',
+  'bench/simulator.ts',
+  'bench/stage.ts',
+  'bench/transport.ts',
+  'bench/transport/cpu.ts',
+  'cli/bundle.test.ts',
+  'cli/commands.test.ts',
+  'cli/commands/devices.ts',
+  'cli/commands/lab.ts',
+  'cli/commands/plan.ts',
+  'cli/commands/profile.ts',
+  'cli/commands/simulate.ts',
+  'cli/commands/train.ts',
+  'cli/commands/what-if.ts',
+  'cli/commands/worker.ts',
+  'cli/curve/svg-chart.ts',
+  'cli/curve/terminal-chart.ts',
+  'cli/errors.test.ts',
+  'cli/faults.test.ts',
+  'cli/fine-tuning.test.ts',
+  'cli/inputs.ts',
+  'cli/main.ts',
+  'cli/planning.test.ts',
+  'cli/processes.test.ts',
+  'cli/progress.ts',
+  'cli/report.test.ts',
+  'cli/report.ts',
+  'cli/run.ts',
+  'cli/settings.ts',
+  'cluster/cluster.ts',
+  'cluster/compression.ts',
+  'cluster/document.ts',
+  'cluster/draw.ts',
+  'cluster/kinds.test.ts',
+  'cluster/kinds.ts',
+  'cluster/overhead.test.ts',
+  'cluster/overhead.ts',
+  'cluster/times.test.ts',
+  'cluster/validate.test.ts',
+  'cluster/validate.ts',
+  'lab/cgroups.ts',
+  'lab/commands.test.ts',
+  'lab/commands.ts',
+  'lab/lab.test.ts',
+  'lab/lab.ts',
+  'lab/layout.test.ts',
+  'lab/layout.ts',
+  'runtime/coordinator/context.ts',
+  'runtime/coordinator/deployment.ts',
+  'runtime/coordinator/failures.test.ts',
+  'runtime/coordinator/interleavings.test.ts',
+  'runtime/coordinator/link-drift.test.ts',
+  'runtime/coordinator/machine.test.ts',
+  'runtime/coordinator/plan-anew.test.ts',
+  'runtime/coordinator/rounds.test.ts',
+  'runtime/coordinator/rounds.ts',
+  'runtime/coordinator/waiting.test.ts',
+  'runtime/device/all-reduce.test.ts',
+  'runtime/device/all-reduce.ts',
+  'runtime/device/codec.ts',
+  'runtime/device/compiled-stages.test.ts',
+  'runtime/device/instruction-times.test.ts',
+  'runtime/device/instructions.ts',
+  'runtime/device/kept-filters.test.ts',
+  'runtime/device/measure/calibration.ts',
+  'runtime/device/measure/profiler.test.ts',
+  'runtime/device/pieces.ts',
+  'runtime/device/recomputation.test.ts',
+  'runtime/device/round.ts',
+  'runtime/device/stage.test.ts',
+  'runtime/device/weight-versions.test.ts',
+  'runtime/device/weight-versions.ts',
+  'runtime/host/cluster-run.ts',
+  'runtime/host/trained.ts',
+  'runtime/knowledge/device-classes.test.ts',
+  'runtime/knowledge/device-classes.ts',
+  'runtime/knowledge/device-knowledge.ts',
+  'runtime/knowledge/drift.test.ts',
+  'runtime/knowledge/estimator.test.ts',
+  'runtime/knowledge/estimator.ts',
+  'runtime/knowledge/layout-planner.test.ts',
+  'runtime/knowledge/layout-planner.ts',
+  'runtime/knowledge/link-costs.test.ts',
+  'runtime/knowledge/link-costs.ts',
+  'runtime/knowledge/link-watch.test.ts',
+  'runtime/knowledge/memory-budgets.test.ts',
+  'runtime/knowledge/memory-budgets.ts',
+  'runtime/knowledge/reserve.test.ts',
+  'runtime/run/equality.test.ts',
+  'runtime/run/fine-tuning.test.ts',
+  'runtime/run/fine-tuning.ts',
+  'runtime/run/local.test.ts',
+  'runtime/run/local.ts',
+  'runtime/run/plan-memory.test.ts',
+  'runtime/run/plan-memory.ts',
+  'runtime/run/prepare.ts',
+  'runtime/run/record.test.ts',
+  'runtime/run/recovery.test.ts',
+  'runtime/run/run-planner.ts',
+  'runtime/run/subject.test.ts',
+  'runtime/run/subject.ts',
+  'schedule/check-transfers.ts',
+  'schedule/check.ts',
+  'schedule/gantt.ts',
+  'schedule/generate.test.ts',
+  'schedule/passes.ts',
+  'schedule/program.test.ts',
+  'schedule/program.ts',
+  'schedule/schedules.ts',
+  'schedule/streams.test.ts',
+  'schedule/trace.ts',
+  'simulator/simulate.test.ts',
+  'testing/architecture.ts',
+];
+
+type Texts = ReadonlyMap<string, string>;
+
+const isGenerated = (path: string): boolean => path.includes('/generated/');
+const linesOf = (text: string): string[] => text.trimEnd().split('\n');
+
+/** The files with more lines than they may have. */
+function longIn(texts: Texts): string[] {
+  const isLong = (path: string, text: string): boolean =>
+    linesOf(text).length > (path.endsWith('.test.ts') ? maxTestLines : maxLines);
+  const long = [...texts].filter(([path, text]) => isLong(path, text)).map(([path]) => path);
+  return long.filter((path) => !isGenerated(path) && !tables.includes(path)).sort();
+}
+
+/** The files with lines of more characters (code points) than they may have. */
+function wideIn(texts: Texts): string[] {
+  const isWide = (text: string): boolean => linesOf(text).some((line) => Array.from(line).length > maxCharacters);
+  return [...texts].flatMap(([path, text]) => (!isGenerated(path) && isWide(text) ? [path] : [])).sort();
+}
+
+test('files have at most 400 lines, tests 600', () => {
+  assert.deepEqual(longIn(sourceTexts('src')), longFiles, 'split the files, and remove from the list what is split');
+});
+
+test('lines have at most 120 characters', () => {
+  const bench = [...sourceTexts('bench')].map(([path, text]) => [`bench/${path}`, text] as const);
+  const texts = new Map([...sourceTexts('src'), ...bench]);
+  assert.deepEqual(wideIn(texts), wideFiles, 'wrap the lines, and remove from the list what is wrapped');
+});
+
+test('a file that is too long and a line that is too wide are found', () => {
+  const lines = (count: number): string => 'a\n'.repeat(count);
+  const texts = new Map([
+    ['fitting.ts', lines(400)],
+    ['long.ts', lines(401)],
+    ['fitting.test.ts', lines(600)],
+    ['long.test.ts', lines(601)],
+    ['graph/generated/long.ts', lines(401)],
+    ['testing/operator-cases.ts', lines(401)],
+    ['wide.ts', `a\n${'a'.repeat(121)}\n`],
+    ['surrogates.ts', '🙂'.repeat(120)],
+  ]);
+  assert.deepEqual(longIn(texts), ['long.test.ts', 'long.ts']);
+  assert.deepEqual(wideIn(texts), ['wide.ts']);
+});
