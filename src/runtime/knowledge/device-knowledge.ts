@@ -1,5 +1,5 @@
-// What is known of a run's devices: what they said when they joined, the links and profiles that they measured, and what
-// training has corrected since. It gives the planner's documents, a Cluster and a Profile.
+// What is known about a run's devices: the facts that they reported on joining, the links and profiles that they
+// measured, and what training has corrected since. Makes the planner's documents of it: a Cluster and a Profile.
 
 import { defined } from '../../assert.ts';
 import type { Cluster, DeviceTimes, LayerProfile, Profile } from '../../cluster/cluster.ts';

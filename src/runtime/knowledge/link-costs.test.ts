@@ -56,7 +56,7 @@ test('what an AllReduce costs devices of a class is the median of their own link
   assert.equal(reduceCostByTimes(silent, times).size, 0);
 });
 
-test('a link that a processor held up counts as fast as that processor usually is, a slow one as it was measured', () => {
+test('a link held up by a processor is as fast as that processor usually is, a slow link as it was measured', () => {
   const costs = new Map([
     ['a', 10],
     ['b', 20],
