@@ -74,9 +74,8 @@ export function slowRound(plan: PlanLayout, profile: Profile, cluster: Cluster):
   const world: World = { plan, profile, cluster, kept, nodes, arrival: new Map(), links: new Map() };
   for (const node of nodes) for (let m = 0; m < (kept[node.stage] ?? 0); m++) feed(world, node, m, 0);
   while (advance(world));
-  const round = Math.max(...plan.stages.map((_, stage) => finish(world, stage)));
   return {
-    round,
+    round: Math.max(...plan.stages.map((_, stage) => finish(world, stage))),
     busy: Object.fromEntries(nodes.map((node) => [node.name, node.busy])),
     links: Object.fromEntries([...world.links].map(([name, link]) => [name, [link.bytes, link.busy]])),
   };
@@ -224,10 +223,7 @@ const fedFrames = (world: World, node: Node): number => (node.stage === 0 ? 1 : 
 const isHalved = ({ plan }: World, kind: 'F' | 'B'): boolean =>
   plan.compression?.[kind === 'F' ? 'activation' : 'gradient'] !== undefined;
 
-interface Traffic {
-  readonly bytes: number;
-  readonly frames: number;
-}
+type Traffic = { readonly bytes: number; readonly frames: number };
 
 function received(world: World, node: Node, kind: 'F' | 'B'): Traffic {
   const side = kind === 'F' ? -1 : 1;
