@@ -1,14 +1,14 @@
-// Plans on real shaped clusters of one machine, next to the simulator's prediction from the measured profile. Linux, root,
-// iproute2. Each section is a file of bench/lab/.
+// Plans on real shaped clusters of one machine, next to the simulator's prediction from the measured profile. Linux,
+// root, iproute2. Each section is a file of bench/lab/.
 //   npm run bench:lab -- [--json] [--section forms,links,…] [--only WORD] [--rounds N] [--warm-up SECONDS] [-o FILE]
 //     [--priority normal] [--python FILE] [--caches FOLDER] [--skip-single] [--profile-each] [--plot FILE]
 //
 //   --section  forms,links (the default), table4, memory, together, peers, recovery, slowed:
 //     forms    plans of different form in the environments A, C and D (an hour, half of it for a batch of 2000)
 //     links    a link that is the bottleneck; an AllReduce and its ideal time
-//     table4   the lab's versions of the paper's Table 4: `best`, data parallelism, a straight pipeline (an hour and a half)
+//     table4   the lab's versions of the paper's Table 4: `best`, data parallelism, a straight pipeline (1.5 hours)
 //     memory   two devices whose memory limits the planner's plan fills: peaks, and kills by the system
-//     together five devices that train by themselves, one alone and all at once: what this machine leaves of five of one
+//     together five devices that train by themselves, one alone and all at once: what sharing this machine costs
 //     peers    PyTorch's DDP and pipeline on the same devices (needs --python with torch and torchvision)
 //     recovery each device lost in turn: time until training goes on, and its speed then; what copies cost
 //     slowed   a link, and a device, that become slow in training: when that is noticed, and the speed then

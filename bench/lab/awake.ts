@@ -1,5 +1,5 @@
-// Cores that sleep between two stops of a quota wake up slowly on many machines, and compute with a cold cache: the same
-// work takes 1.1 to 1.2 times the processor time. So they are kept awake while a lab is measured.
+// Cores that sleep between two stops of a quota wake up slowly on many machines, and compute with a cold cache: the
+// same work takes 1.1 to 1.2 times the processor time. So they are kept awake while a lab is measured.
 
 import { execFileSync, spawn } from 'node:child_process';
 import { closeSync, openSync, readFileSync, writeSync } from 'node:fs';

@@ -1,4 +1,4 @@
-// Cases: plans of a group, each measured beside the simulator's prediction. Sections forms, links and table4 have them.
+// Cases: plans of a group, each measured and predicted. Sections forms, links and table4 have them.
 
 import { defined } from '../../dist/assert.js';
 import type { PlanLayout } from '../../dist/cluster/cluster.js';

@@ -66,7 +66,7 @@ export interface Group {
   readonly count: number;
 }
 
-/** Clusters besides the paper's, by the cores of their devices a, b, c. */
+/** Clusters that the paper does not have, by the cores of their devices a, b, c. */
 const ownClusters: Readonly<Record<string, readonly number[]>> = {
   pair: [0.6, 0.6],
   tight: [0.6, 0.6],
@@ -91,8 +91,8 @@ export const optimizerState = 1;
 
 /**
  * Rounds before those that count: programs and links of slow devices take some to become as fast as they stay. (On a
- * third of a core V8 optimizes for minutes: a tenth of a stage's processor time in the first, a fiftieth in the second.)
- * Of long rounds fewer do, and fewer are measured.
+ * third of a core V8 optimizes for minutes: a tenth of a stage's processor time in the first, a fiftieth in the
+ * second.) Of long rounds fewer do, and fewer are measured.
  */
 const mostWarmUp = 130;
 export const leastWarmUp = 4;
@@ -119,7 +119,7 @@ export function roundCounts({ rounds, warmUpMs }: LabBench, predictedMs: number)
 /** What a round of a layout is predicted to be. */
 export type Prediction = Pick<Simulation, 'devices' | 'links' | 'roundMs'>;
 
-/** A round among others, as those that are measured. */
+/** A round with others before and after it, like the rounds that are measured. */
 function predictedBy(simulate: Simulator, layout: PlanLayout): Prediction {
   const { devices, links } = simulate(program(layout), layout, { optimizerState, events: false });
   return { devices, links, roundMs: steadyRoundMs(simulate, program(layout), layout) };

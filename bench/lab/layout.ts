@@ -19,7 +19,7 @@ export interface Sizes {
   readonly microBatchCount: number;
 }
 
-/** Milliseconds of layers [first, end) with so many samples. */
+/** Milliseconds of layers [first, end) with this many samples. */
 type StageTimes = (first: number, end: number, samples: number) => number;
 
 /**

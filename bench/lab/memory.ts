@@ -1,4 +1,5 @@
-// Section memory: devices whose memory limits a plan fills as far as it can, and what it takes of them, profiles included.
+// Section memory: devices whose memory limits a plan fills as far as it can, and what it takes of them, profiles
+// included.
 
 import { defined } from '../../dist/assert.js';
 import { processMiB } from '../../dist/cluster/memory.js';

@@ -1,5 +1,5 @@
-// Section peers: PyTorch on the devices of a lab, a rank on each, under the same quotas and over the same links: its DDP
-// and its pipeline, and ours of the same form. Needs a Python with torch and torchvision.
+// Section peers: PyTorch on the devices of a lab, a rank on each, under the same quotas and over the same links: its
+// DDP and its pipeline, and ours of the same form. Needs a Python with torch and torchvision.
 
 import { spawn, spawnSync } from 'node:child_process';
 import { defined } from '../../dist/assert.js';

@@ -20,8 +20,8 @@ interface RecoveryGroup extends Group {
 }
 
 /**
- * The paper's figures 16 and 17. And FTPipeHD's Table III: two processes on a laptop, and a desktop PC a seventh as fast,
- * which does the work of the second in ResPipe.
+ * The paper's figures 16 and 17. And FTPipeHD's Table III: two processes on a laptop, and a desktop PC a seventh as
+ * fast, which does the work of the second in ResPipe.
  */
 const groups: readonly RecoveryGroup[] = [
   { name: 'recovery-D-100', environment: ['D', 100], model: 'efficientnet', microBatch: 10, count: 8, planner: 'best' },
@@ -39,8 +39,8 @@ const groups: readonly RecoveryGroup[] = [
 /** Rounds in which the run finds out how often to make copies, and rounds that are measured then. */
 const copyRounds = 50;
 /**
- * Rounds before the loss. It comes when the layout in force has been copied and devices are ready for the layouts that a
- * loss leads to, or after `patienceMs`.
+ * Rounds before the loss. It comes when the layout in force has been copied and devices are ready for the layouts that
+ * a loss leads to, or after `patienceMs`.
  */
 const roundsBefore = 12;
 const patienceMs = 400_000;
@@ -198,7 +198,7 @@ async function loseDevice({ bed, train, batch }: ReadyGroup, planner: string, ro
 }
 
 /**
- * ResPipe: the next device takes over all layers of a lost one (FTPipeHD, section IV-D). Undefined where stages are
+ * ResPipe: the next device takes over all layers of a lost one (FTPipeHD, section IV-D). Undefined if stages are
  * replicated or the device was the last.
  */
 function takenOver(plan: PlanLayout, device: string): PlanLayout | undefined {

@@ -1,5 +1,5 @@
-// Runs in the switch's namespace of a lab: every 10 ms a line with the time and the bytes that each port has received so
-// far, which its device has sent. Argument: the number of ports.
+// Runs in the switch's namespace of a lab: every 10 ms a line with the time and the bytes that each port has received
+// so far, which its device has sent. Argument: the number of ports.
 
 import { readFileSync } from 'node:fs';
 

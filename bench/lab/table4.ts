@@ -1,5 +1,5 @@
-// Section table4: the lab's versions of the rows of the paper's Table 4: `best`, data parallelism, and a straight pipeline
-// with 1F1B and the same balancing.
+// Section table4: the lab's versions of the rows of the paper's Table 4: `best`, data parallelism, and a straight
+// pipeline with 1F1B and the same balancing.
 
 import { table } from '../common/table.ts';
 import { type CaseGroup, type CaseResult, casesOf, planned } from './cases.ts';

@@ -1,5 +1,5 @@
-// Section together: what five devices can be at most on this machine: each trains the whole model by itself, one alone and
-// all at once. They share its cores, caches and memory, and nothing else.
+// Section together: what five devices can be at most on this machine: each trains the whole model by itself, one alone
+// and all at once. They share its cores, caches and memory, and nothing else.
 
 import { spawn } from 'node:child_process';
 import { mkdtempSync, rmSync } from 'node:fs';
