@@ -57,13 +57,13 @@ export class CoordinatorLife {
   #progressAtMs = 0;
   /** Devices that have joined and not left. */
   readonly #present = new Set<string>();
-  /** The devices that came during the run and have had no work yet. */
+  /** Those of them that came during the run and have had no work yet. */
   readonly #newcomers = new Set<string>();
   /** By device that was killed for want of memory: what plans may count on. */
   readonly #budgetsMiB = new Map<string, number>();
   /** Ends the planners that are at work, or have been. */
   readonly #planning = new Set<() => void>();
-  /** Rounds that this life has reported as committed, including its checkpoint's. */
+  /** Rounds that this life has reported as committed, including those of its checkpoint. */
   #round = 0;
   /** The last round whose checkpoint was said to be safe. */
   #safeRound = 0;
@@ -169,7 +169,7 @@ export class CoordinatorLife {
     if (this.#lifeCount === 1) this.#onFirstListening();
   }
 
-  /** The first life waits for all devices, a later one for the number that may be left. */
+  /** The first life waits for all devices, a later one for as many as may be left. */
   #machine(firstRound: number): MachineConfig {
     const { scenario, devices, random } = this.#world;
     const { endRound, checkpointEvery, replicateEvery, waitForDevices, plan, isMeasured } = scenario;
@@ -281,7 +281,7 @@ export class CoordinatorLife {
       world.witness.violate(`the run ended after ${round} rounds of ${endRound}, with ${this.#round} committed`);
   }
 
-  /** True where nobody is left, and the run is not set to wait for others. */
+  /** Whether no device is left and the run does not wait for others. */
   #mayFail(): boolean {
     const { waitForDevices } = this.#world.scenario;
     const isAlone = [...this.#present].every((device) => this.#newcomers.has(device));

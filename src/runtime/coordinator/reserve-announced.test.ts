@@ -37,7 +37,7 @@ test('half a minute into training, devices receive the layouts that they would r
     choosePlan: () => plan,
     observe: (event, cluster) => {
       if (event.kind === 'deployment' && trainingMs === 0) trainingMs = clock.now();
-      // When all is announced, the only device of its stage goes.
+      // After the last announcement, the only device of its stage is lost.
       if (event.kind === 'replicated' && plansOf(announced).length === 3 && cluster.workers.has('c'))
         queueMicrotask(() => cluster.kill('c'));
     },
