@@ -1,4 +1,4 @@
-// Devices hear beforehand of the layouts that they would run after a loss, and run just these when it comes.
+// Devices receive in advance the layouts that they would run after a loss, and run exactly these when it happens.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
