@@ -170,17 +170,25 @@ const cases: readonly Case[] = [
   {
     name: 'no model',
     args: ['train', ...data],
-    says: '--model is missing: give an ONNX model, or the name of a built-in one, such as resnet-18:input=32,classes=10.',
+    says:
+      '--model is missing: give an ONNX model, or the name of a built-in one, such as ' +
+      'resnet-18:input=32,classes=10.',
   },
   {
     name: 'no data',
     args: ['train', ...model],
-    says: '--data is missing: give mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | csv:FILE | cifar10:DIR | tokens:FILE | synthetic:SHAPE | synthetic-tokens:LENGTH:VOCABULARY.',
+    says:
+      '--data is missing: give mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | csv:FILE | cifar10:DIR | ' +
+      'tokens:FILE | synthetic:SHAPE | synthetic-tokens:LENGTH:VOCABULARY.',
   },
   {
     name: 'data of an unknown kind',
     args: ['train', ...model, '--data', 'parquet:x'],
-    says: 'The data spec "parquet:x" cannot be read: its kind is unknown; valid are mnist, cifar10:DIR, idx:DIR, images:DIR, npy:INPUTS,LABELS, npz:FILE, csv:FILE[,LABELCOLUMN], tokens:FILE[,BLOCKLENGTH], synthetic:SHAPE[:CLASSES[:SAMPLES]], synthetic-tokens:LENGTH:VOCABULARY[:CLASSES[:SAMPLES]].',
+    says:
+      'The data spec "parquet:x" cannot be read: its kind is unknown; ' +
+      'valid are mnist, cifar10:DIR, idx:DIR, images:DIR, npy:INPUTS,LABELS, npz:FILE, csv:FILE[,LABELCOLUMN], ' +
+      'tokens:FILE[,BLOCKLENGTH], synthetic:SHAPE[:CLASSES[:SAMPLES]], ' +
+      'synthetic-tokens:LENGTH:VOCABULARY[:CLASSES[:SAMPLES]].',
   },
 
   {
@@ -196,7 +204,9 @@ const cases: readonly Case[] = [
   {
     name: 'an unknown built-in model',
     args: ['train', '--model', 'digit', ...data],
-    says: `There is no built-in model "digit" (there are: ${zoo.map(({ name }) => name).join(', ')}); give the path of an .onnx file.`,
+    says:
+      `There is no built-in model "digit" (there are: ${zoo.map(({ name }) => name).join(', ')}); ` +
+      'give the path of an .onnx file.',
   },
   {
     name: 'a model that is text',
@@ -221,12 +231,17 @@ const cases: readonly Case[] = [
   {
     name: 'a branch',
     args: ['train', '--model', at('branch.onnx'), ...data],
-    says: 'Operator If (node "node1") is not supported; its condition depends on data; export the model without control flow, for shapes that are known; docs/operators.md lists the operators that are.',
+    says:
+      'Operator If (node "node1") is not supported; its condition depends on data; ' +
+      'export the model without control flow, for shapes that are known; ' +
+      'docs/operators.md lists the operators that are.',
   },
   {
     name: 'a model without weights',
     args: ['train', '--model', at('weightless.onnx'), ...data],
-    says: `${at('weightless.onnx')} holds no weights that could be trained: export the model with its weights as float32 initializers.`,
+    says:
+      `${at('weightless.onnx')} holds no weights that could be trained: ` +
+      'export the model with its weights as float32 initializers.',
   },
 
   {
@@ -237,17 +252,23 @@ const cases: readonly Case[] = [
   {
     name: 'data that are no arrays',
     args: ['train', ...model, '--data', `npy:${at('text.onnx')},${at('y.npy')}`],
-    says: `${at('text.onnx')} is not a valid npy file: at byte 0 the mark "\\x93NUMPY" is missing; write or download it again.`,
+    says:
+      `${at('text.onnx')} is not a valid npy file: at byte 0 the mark "\\x93NUMPY" is missing; ` +
+      'write or download it again.',
   },
   {
     name: 'a label too high',
     args: ['train', ...model, '--data', `npy:${at('x.npy')},${at('high.npy')}`],
-    says: `The label 3 at row 7 of ${at('high.npy')} is outside 0…2: the model has 3 outputs; correct the labels or take a model with more outputs.`,
+    says:
+      `The label 3 at row 7 of ${at('high.npy')} is outside 0…2: the model has 3 outputs; ` +
+      'correct the labels or take a model with more outputs.',
   },
   {
     name: 'a label below 0',
     args: ['train', ...model, '--data', `npy:${at('x.npy')},${at('low.npy')}`],
-    says: `The label -1 at row 19 of ${at('low.npy')} is outside 0…2: the model has 3 outputs; correct the labels or take a model with more outputs.`,
+    says:
+      `The label -1 at row 19 of ${at('low.npy')} is outside 0…2: the model has 3 outputs; ` +
+      'correct the labels or take a model with more outputs.',
   },
   {
     name: 'fewer labels than inputs',
@@ -257,12 +278,16 @@ const cases: readonly Case[] = [
   {
     name: 'inputs of another shape',
     args: ['train', ...model, '--data', `npy:${at('wide.npy')},${at('y.npy')}`],
-    says: `${at('wide.npy')} has the shape [N, 5], but the model's input x takes [N, 4]; reshape the array or choose another model.`,
+    says:
+      `${at('wide.npy')} has the shape [N, 5], but the model's input x takes [N, 4]; ` +
+      'reshape the array or choose another model.',
   },
   {
     name: 'test data of another shape',
     args: changed('--eval-data', `npy:${at('wide.npy')},${at('y.npy')}`),
-    says: `${at('wide.npy')} has the shape [N, 5], but the model's input x takes [N, 4]; reshape the array or choose another model.`,
+    says:
+      `${at('wide.npy')} has the shape [N, 5], but the model's input x takes [N, 4]; ` +
+      'reshape the array or choose another model.',
   },
   {
     name: 'a batch larger than the data',
@@ -274,7 +299,9 @@ const cases: readonly Case[] = [
   {
     name: 'an unknown planner',
     args: changed('--planner', 'magic'),
-    says: 'There is no planner "magic"; use one of best, asteroid, single, dp, straight, gpipe, pipedream, dapple, hetpipe, pipeedge, ftpipehd, exhaustive.',
+    says:
+      'There is no planner "magic"; use one of best, asteroid, single, dp, straight, gpipe, pipedream, dapple, ' +
+      'hetpipe, pipeedge, ftpipehd, exhaustive.',
   },
   {
     name: 'an unknown schedule',
@@ -284,7 +311,9 @@ const cases: readonly Case[] = [
   {
     name: 'an unknown learning-rate schedule',
     args: changed('--lr-schedule', 'sawtooth'),
-    says: 'The learning-rate schedule "sawtooth" is not known; write constant, step:EVERY:FACTOR, cosine or linear, each with :warmup=ROUNDS if wanted.',
+    says:
+      'The learning-rate schedule "sawtooth" is not known; ' +
+      'write constant, step:EVERY:FACTOR, cosine or linear, each with :warmup=ROUNDS if wanted.',
   },
   {
     name: 'frozen parameters that are not there',
@@ -304,7 +333,10 @@ const cases: readonly Case[] = [
   {
     name: 'a new classifier for a model without one',
     args: [...changed('--head-classes', '5').map((word) => (word === at('net.onnx') ? at('skip.onnx') : word))],
-    says: `${at('skip.onnx')}: The model has no classifier that --head-classes could replace, which is a linear layer or a 1x1 convolution at its end: walking back from the output, Mul ("gate") comes first; replace the end of the model before exporting it.`,
+    says:
+      `${at('skip.onnx')}: The model has no classifier that --head-classes could replace, which is a linear ` +
+      'layer or a 1x1 convolution at its end: walking back from the output, Mul ("gate") comes first; ' +
+      'replace the end of the model before exporting it.',
   },
   {
     name: 'the curve of no run',
@@ -330,7 +362,9 @@ const cases: readonly Case[] = [
   {
     name: 'a config file that is no YAML',
     args: changed('--config', at('broken.yaml')),
-    says: `${at('broken.yaml')}: line 3, column 1 is neither JSON nor YAML (Flow sequence in block collection must be sufficiently indented and end with a ]); correct that line.`,
+    says:
+      `${at('broken.yaml')}: line 3, column 1 is neither JSON nor YAML (Flow sequence in block collection must ` +
+      'be sufficiently indented and end with a ]); correct that line.',
   },
 
   {
@@ -346,17 +380,23 @@ const cases: readonly Case[] = [
   {
     name: 'a folder below a file',
     args: changed('--out', at('net.onnx/run')),
-    says: `The run folder cannot be made: ${at('net.onnx/run')} cannot be written: a part of the path is a file, not a folder; make room or choose another folder.`,
+    says:
+      `The run folder cannot be made: ${at('net.onnx/run')} cannot be written: ` +
+      'a part of the path is a file, not a folder; make room or choose another folder.',
   },
   {
     name: 'resuming what is no run',
     args: ['train', '--resume', files],
-    says: `${files} is not the folder of a run (it has no config.yaml): name the folder that --out or the run's last lines named.`,
+    says:
+      `${files} is not the folder of a run (it has no config.yaml): ` +
+      "name the folder that --out or the run's last lines named.",
   },
   {
     name: 'resuming what is not there',
     args: ['train', '--resume', 'nowhere'],
-    says: "nowhere is not the folder of a run (it has no config.yaml): name the folder that --out or the run's last lines named.",
+    says:
+      'nowhere is not the folder of a run (it has no config.yaml): ' +
+      "name the folder that --out or the run's last lines named.",
   },
   {
     name: 'resuming into another folder',
@@ -403,7 +443,9 @@ const cases: readonly Case[] = [
   {
     name: 'a plan that is none',
     args: changed('--workers', '2', '--plan', at('list.yaml')),
-    says: `${at('list.yaml')}: the document is ["batch"]; give an object with schedule, batchSize, microBatchSize, microBatchCount and stages.`,
+    says:
+      `${at('list.yaml')}: the document is ["batch"]; ` +
+      'give an object with schedule, batchSize, microBatchSize, microBatchCount and stages.',
   },
   {
     name: 'a plan for another model',
@@ -428,14 +470,18 @@ const cases: readonly Case[] = [
   {
     name: 'a broken description of the cluster',
     args: changed('--workers', '1', '--cluster', at('broken.yaml')),
-    says: `${at('broken.yaml')}: line 3, column 1 is neither JSON nor YAML (Flow sequence in block collection must be sufficiently indented and end with a ]); correct that line.`,
+    says:
+      `${at('broken.yaml')}: line 3, column 1 is neither JSON nor YAML (Flow sequence in block collection must ` +
+      'be sufficiently indented and end with a ]); correct that line.',
   },
 
   {
     name: 'a worker that is told nothing, where nobody is',
     args: ['worker', '--host', '127.0.0.1'],
     code: 1,
-    says: 'No coordinator answers on this network (multicast may be blocked): give --join with the address that asteroid train printed.',
+    says:
+      'No coordinator answers on this network (multicast may be blocked): ' +
+      'give --join with the address that asteroid train printed.',
   },
   {
     name: 'a worker with a wrong address',
@@ -445,7 +491,9 @@ const cases: readonly Case[] = [
   {
     name: 'a worker with the address of a page',
     args: ['worker', '--join', 'http://127.0.0.1:7700', '--code', 'x'],
-    says: '--join http://127.0.0.1:7700 is no address such as wss://192.168.1.20:7700: copy the one that asteroid train printed.',
+    says:
+      '--join http://127.0.0.1:7700 is no address such as wss://192.168.1.20:7700: ' +
+      'copy the one that asteroid train printed.',
   },
   {
     name: 'a worker without a join code',
@@ -461,7 +509,9 @@ const cases: readonly Case[] = [
   {
     name: 'a worker on a plain link',
     args: ['worker', '--join', 'ws://192.0.2.99:7700', '--code', 'x'],
-    says: 'ws://192.0.2.99:7700 would be unencrypted: use the wss:// address that asteroid train printed, or add --insecure if you trust the network between.',
+    says:
+      'ws://192.0.2.99:7700 would be unencrypted: use the wss:// address that asteroid train printed, or add ' +
+      '--insecure if you trust the network between.',
   },
   {
     name: 'a worker with too little memory',
@@ -493,12 +543,16 @@ const cases: readonly Case[] = [
   {
     name: 'eval on labels that do not fit',
     args: ['eval', ...model, '--data', `npy:${at('x.npy')},${at('high.npy')}`],
-    says: `The label 3 at row 7 of ${at('high.npy')} is outside 0…2: the model has 3 outputs; correct the labels or take a model with more outputs.`,
+    says:
+      `The label 3 at row 7 of ${at('high.npy')} is outside 0…2: the model has 3 outputs; ` +
+      'correct the labels or take a model with more outputs.',
   },
   {
     name: 'export of what is no run',
     args: ['export', '--run', files, '-o', 'out.onnx'],
-    says: `${files} is not the folder of a run (it has no config.yaml): name the folder that --out or the run's last lines named.`,
+    says:
+      `${files} is not the folder of a run (it has no config.yaml): ` +
+      "name the folder that --out or the run's last lines named.",
   },
   {
     name: 'export to nowhere',
@@ -533,7 +587,9 @@ const cases: readonly Case[] = [
   {
     name: 'plan that fits nowhere',
     args: ['plan', '--profile', at('profile.json'), '--cluster', at('tiny.json'), '--batch', '4'],
-    says: 'Model "net" fits nowhere (planner best, micro-batches of 1): device "a" has 0 MiB and lacks 1 MiB; raise its memoryMiB to 1.',
+    says:
+      'Model "net" fits nowhere (planner best, micro-batches of 1): device "a" has 0 MiB and lacks 1 MiB; ' +
+      'raise its memoryMiB to 1.',
   },
   {
     name: 'plan to where there is no folder',

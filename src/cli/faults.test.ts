@@ -201,7 +201,7 @@ test('the coordinator is killed and started again: its workers come back by them
   for (const worker of joined.workers.values()) assert.equal((await worker.end).code, 0);
 });
 
-test('a disk that is full, or read-only: training goes on and warns; the next checkpoint is written when there is room', {
+test('a full or read-only disk: training goes on and warns; the next checkpoint is written when there is room', {
   timeout,
   skip,
 }, async (context) => {

@@ -57,9 +57,8 @@ async function readPlan(path: string): Promise<NonNullable<SessionInput['plan']>
 async function lastCheckpoint(folder: string, output: Output): Promise<NonNullable<SessionInput['checkpoint']>> {
   const { checkpoint, warnings } = await loadLatestCheckpoint(`${folder}/checkpoints`);
   if (checkpoint === undefined) {
-    throw new InputError(
-      `${folder} holds no whole checkpoint to go on from${warnings.length > 0 ? ` (${warnings.length} are damaged)` : ''}: start a new run.`,
-    );
+    const damaged = warnings.length > 0 ? ` (${warnings.length} are damaged)` : '';
+    throw new InputError(`${folder} holds no whole checkpoint to go on from${damaged}: start a new run.`);
   }
   for (const message of warnings) output.observe({ kind: 'warning', message });
   return checkpoint;

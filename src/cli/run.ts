@@ -97,7 +97,8 @@ function withMend({ message }: RunError, checkpointRound: number, folder: string
     .replace(/; the last checkpoint is after round \d+; continue with --resume/, '')
     .replace(/\.$/, '');
   return new RunError(
-    `${what}; the last checkpoint is after round ${checkpointRound}; continue with: ${command(`train --resume ${folder}`)}`,
+    `${what}; the last checkpoint is after round ${checkpointRound}; continue with: ` +
+      `${command(`train --resume ${folder}`)}`,
   );
 }
 

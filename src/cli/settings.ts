@@ -51,7 +51,8 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   data: {
     argument: 'SPEC',
     description:
-      'mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | csv:FILE | cifar10:DIR | tokens:FILE | synthetic:SHAPE | synthetic-tokens:LENGTH:VOCABULARY',
+      'mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | csv:FILE | cifar10:DIR | tokens:FILE | ' +
+      'synthetic:SHAPE | synthetic-tokens:LENGTH:VOCABULARY',
     schema: text,
     isRequired: true,
   },
@@ -124,7 +125,8 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   compress: {
     argument: 'none|float16|int8|auto',
     description:
-      'send activations and gradients in fewer bits: int8 only where gradients are summed; auto: what makes rounds shorter',
+      'send activations and gradients in fewer bits: int8 only where gradients are summed; ' +
+      'auto: what makes rounds shorter',
     schema: z.enum(compressModes),
     default: 'none',
   },
@@ -175,7 +177,8 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   replicateEvery: {
     argument: 'N',
     description:
-      'copy what one device alone has to another every N updates, so that its loss costs little; 0 never (default: as often as costs at most 3%)',
+      'copy what one device alone has to another every N updates, so that its loss costs little; ' +
+      '0 never (default: as often as costs at most 3%)',
     schema: wholeOrZero,
   },
   strict: {
@@ -187,13 +190,15 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   grain: {
     argument: 'N',
     description:
-      'samples that a strict run computes at once; shares are multiples of it (default: a quarter of --micro-batch or less)',
+      'samples that a strict run computes at once; shares are multiples of it ' +
+      '(default: a quarter of --micro-batch or less)',
     schema: whole,
   },
   recompute: {
     argument: 'auto|none|BYTES',
     description:
-      'compute activations again where keeping them takes more than these bytes on a device; auto: more than its memory allows',
+      'compute activations again where keeping them takes more than these bytes on a device; ' +
+      'auto: more than its memory allows',
     schema: z.union([z.enum(['auto', 'none']), wholeOrZero], { error: 'must be auto, none, or a number of bytes' }),
     default: 'auto',
   },
@@ -261,7 +266,8 @@ export function resolveSettings(
   for (const key of Object.keys(file)) {
     if (!names.some((name) => kebab(name) === key))
       throw new InputError(
-        `${fileName} has the unknown setting ${shortened(JSON.stringify(key))}; settings are named as the flags of asteroid train are.`,
+        `${fileName} has the unknown setting ${shortened(JSON.stringify(key))}; ` +
+          'settings are named as the flags of asteroid train are.',
       );
   }
   for (const name of names) {
@@ -327,7 +333,8 @@ function checked(settings: TrainSettings): TrainSettings {
   const micro = settings.microBatch;
   if (micro !== undefined && settings.batch % micro !== 0) {
     throw new InputError(
-      `--batch ${settings.batch} is no multiple of --micro-batch ${micro}: choose a micro-batch that divides the batch.`,
+      `--batch ${settings.batch} is no multiple of --micro-batch ${micro}: ` +
+        'choose a micro-batch that divides the batch.',
     );
   }
   checkStrict(settings);

@@ -56,7 +56,8 @@ export function findCgroups(mounts: string): CgroupMounts {
   const root = entries.find(([, , type]) => type === 'cgroup2')?.[1];
   if (root !== undefined && cpu === undefined && memory === undefined) return { version: 2, root };
   throw new InputError(
-    'A lab needs control groups for cpu and memory, and this machine has none of one version mounted: mount cgroup2 at /sys/fs/cgroup.',
+    'A lab needs control groups for cpu and memory, and this machine has none of one version mounted: ' +
+      'mount cgroup2 at /sys/fs/cgroup.',
   );
 }
 

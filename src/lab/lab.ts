@@ -60,7 +60,8 @@ export async function makeLab(cluster: Cluster, settings: LabSettings, stateFold
   const { name } = settings;
   if ((await namespaces(name)).length > 0)
     throw new InputError(
-      `A lab called "${name}" stands already: remove it with asteroid lab down --name ${name}, or choose another --name.`,
+      `A lab called "${name}" stands already: remove it with asteroid lab down --name ${name}, or choose ` +
+        'another --name.',
     );
   try {
     await makeFolders(lab.folder);
@@ -83,7 +84,8 @@ export async function makeLab(cluster: Cluster, settings: LabSettings, stateFold
 export async function findLab(name: string, stateFolder: string): Promise<Lab> {
   checkRights();
   const none = new InputError(
-    `There is no lab called "${name}": make it with asteroid lab up CLUSTER.yaml${name === 'lab' ? '' : ` --name ${name}`}.`,
+    `There is no lab called "${name}": make it with asteroid lab up ` +
+      `CLUSTER.yaml${name === 'lab' ? '' : ` --name ${name}`}.`,
   );
   let document: LabDocument;
   try {

@@ -97,7 +97,8 @@ function bandwidthTable(cluster: Cluster, network: NetworkForm): number[][] {
   const delayed = [cluster.links.default, ...(cluster.links.pairs ?? [])].find(({ latencyMs = 0 }) => latencyMs > 0);
   if (delayed !== undefined) {
     throw new InputError(
-      `The cluster's links have a latencyMs of ${delayed.latencyMs}, and a lab adds no delay to its links (some 0.1 ms): leave latencyMs out.`,
+      `The cluster's links have a latencyMs of ${delayed.latencyMs}, and a lab adds no delay to its links ` +
+        '(some 0.1 ms): leave latencyMs out.',
     );
   }
   const table = links(cluster);
@@ -107,7 +108,8 @@ function bandwidthTable(cluster: Cluster, network: NetworkForm): number[][] {
       const speeds = new Set(rows[index]?.filter((_, to) => to !== index));
       if (speeds.size > 1) {
         throw new InputError(
-          `${name} has links of ${[...speeds].join(' and ')} Mbps, and on a switch all of them share one port: use --network links, or give it one speed.`,
+          `${name} has links of ${[...speeds].join(' and ')} Mbps, and on a switch all of them share one port: ` +
+            'use --network links, or give it one speed.',
         );
       }
     }
@@ -126,7 +128,8 @@ export function deviceCores(devices: readonly DeviceSpec[], coreCount: number): 
     const sum = given.reduce((total, cores) => total + cores, 0);
     if (sum <= coreCount) return given;
     throw new InputError(
-      `The devices of the cluster want ${round(sum)} cores together, and this machine has ${coreCount}: lower their cores, or leave cores out to have them scaled.`,
+      `The devices of the cluster want ${round(sum)} cores together, and this machine has ${coreCount}: ` +
+        'lower their cores, or leave cores out to have them scaled.',
     );
   }
   const without = devices.find(({ cores }) => cores === undefined);

@@ -17,7 +17,8 @@ export function addDevices(program: Command): Command {
   return program
     .command('devices')
     .description(
-      'list the devices that have a certificate of your cluster and the join codes of runs that are on, or take them back',
+      'list the devices that have a certificate of your cluster and the join codes of runs that are on, ' +
+        'or take them back',
     )
     .option(
       '--revoke <DEVICE>',

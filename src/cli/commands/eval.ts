@@ -8,9 +8,9 @@ import { evaluate } from '../../runtime/host/session-here.ts';
 import { readModel } from '../../runtime/run/models.ts';
 import { modelOfRun } from '../../runtime/run/trained.ts';
 import { loadDataset } from '../../storage/datasets.ts';
+import { engineName, positive } from '../flag-values.ts';
 import { createOutput } from '../output.ts';
 import { grouped } from '../terminal.ts';
-import { engineName, positive } from './profile.ts';
 
 interface EvalCommandOptions {
   readonly model?: string;

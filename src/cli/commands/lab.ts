@@ -36,7 +36,8 @@ export function addLab(program: Command): Command {
     .addHelpText(
       'after',
       `
-A device gets the cores that the cluster's file gives it (cores: 0.35), else a share by the speed of its kind, and the memory that the file gives it.
+A device gets the cores that the cluster's file gives it (cores: 0.35), else a share by the speed of its kind,
+and the memory that the file gives it.
 
 Examples:
   $ asteroid lab up clusters/asteroid-d.yaml
@@ -107,7 +108,8 @@ async function run(words: readonly string[], options: LabCommandOptions, output:
   const [file, rest] = words[0] === 'train' ? [undefined, words] : [words[0], words.slice(1)];
   if (rest[0] !== 'train') {
     throw new InputError(
-      'asteroid lab run takes a training run: asteroid lab run -- train --model … --data …; other programs: asteroid lab exec.',
+      'asteroid lab run takes a training run: asteroid lab run -- train --model … --data …; ' +
+        'other programs: asteroid lab exec.',
     );
   }
   const train = (lab: Lab): Promise<LabEnd> =>
@@ -158,7 +160,8 @@ function show({ layout }: Lab, output: Output): void {
   const { terminal } = output;
   terminal.section(
     'Lab',
-    `"${name}": ${counted(devices.length, 'device')}, ${network === 'links' ? 'a link for each pair' : 'ports on a switch'}`,
+    `"${name}": ${counted(devices.length, 'device')}, ` +
+      `${network === 'links' ? 'a link for each pair' : 'ports on a switch'}`,
   );
   for (const { name: device, address, cores, memoryMiB, bandwidthMbps } of devices) {
     const speeds = [...new Set(bandwidthMbps.filter((mbps) => mbps > 0))].sort((a, b) => a - b);

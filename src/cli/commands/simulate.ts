@@ -42,7 +42,8 @@ export function addSimulate(program: Command): Command {
     .option('-o, --output <FILE>', 'write what --json prints')
     .addHelpText(
       'after',
-      '\nExample:\n  $ asteroid simulate --cluster cluster.yaml --profile profile.json --plan plan.json --trace trace.json',
+      '\nExample:\n  $ asteroid simulate --cluster cluster.yaml --profile profile.json --plan plan.json ' +
+        '--trace trace.json',
     )
     .action((options: SimulateCommandOptions) => simulate(options));
 }

@@ -92,7 +92,8 @@ async function effectiveSettings({
   const file = join(resume, 'config.yaml');
   if (!(await isThere(file))) {
     throw new InputError(
-      `${resume} is not the folder of a run (it has no config.yaml): name the folder that --out or the run's last lines named.`,
+      `${resume} is not the folder of a run (it has no config.yaml): ` +
+        "name the folder that --out or the run's last lines named.",
     );
   }
   const saved = await readConfig(file);

@@ -33,9 +33,8 @@ export function drawPanel(panel: Panel, options: TerminalChartOptions): string[]
       const bits = dots[row * width + column] as number;
       return bits === 0 ? ' ' : options.train(String.fromCharCode(0x2800 + bits));
     });
-    lines.push(
-      `${(tick < 0 ? '' : (labels[tick] as string)).padStart(margin)} ${tick < 0 ? '│' : '┤'}${cells.join('').trimEnd()}`,
-    );
+    const label = tick < 0 ? '' : (labels[tick] as string);
+    lines.push(`${label.padStart(margin)} ${tick < 0 ? '│' : '┤'}${cells.join('').trimEnd()}`);
   }
   return [...lines, ...horizontalAxis(panel, width).map((line) => ' '.repeat(margin + 1) + line)];
 }
