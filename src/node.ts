@@ -2,15 +2,16 @@
 
 export { createComputeThread } from './engine/node/compute-thread.ts';
 export { joinRun } from './runtime/host/join.ts';
+export { loadModel } from './runtime/host/models.ts';
 export { measureHere } from './runtime/host/profile-here.ts';
 export { evaluate, prepareRun, runPrepared, runSession, verifyRun } from './runtime/host/session-here.ts';
 export type { Observer, RoundMetrics, RunEvent } from './runtime/protocol/events.ts';
 export type { EvaluateOptions, Evaluation } from './runtime/run/evaluate.ts';
-export { type LoadedModel, loadModel } from './runtime/run/models.ts';
+export type { LoadedModel } from './runtime/run/loaded-model.ts';
 export type { PreparedRun, SessionInput } from './runtime/run/prepare.ts';
 export type { SessionEnvironment, SessionResult } from './runtime/run/session.ts';
 export type { TrainSettings } from './runtime/run/settings.ts';
 export { compare } from './runtime/run/verify.ts';
 export { loadLatestCheckpoint, saveCheckpoint } from './storage/checkpoints.ts';
-export { loadDataset } from './storage/datasets.ts';
+export { loadDataset } from './storage/node/datasets.ts';
 export { createRunFolder, resumeRunFolder } from './storage/run-folder.ts';

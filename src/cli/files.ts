@@ -6,7 +6,8 @@ import { dirname } from 'node:path';
 import { readDocument } from '../cluster/document.ts';
 import { InputError, RunError } from '../errors.ts';
 import { writeFileAtomically } from '../storage/atomic.ts';
-import { errorCode } from '../storage/node/disk.ts';
+import { errorCode } from '../storage/disk.ts';
+import { nodeDisk } from '../storage/node/disk.ts';
 
 /** The text of a file, or InputError naming it. */
 export async function readText(path: string): Promise<string> {
@@ -65,7 +66,7 @@ export async function writeJson(path: string, value: unknown): Promise<void> {
 /** Writes a text, whole or not at all. Throws InputError: the user named the file. */
 export async function writeText(path: string, text: string): Promise<void> {
   try {
-    await writeFileAtomically(path, [new TextEncoder().encode(text)]);
+    await writeFileAtomically(path, [new TextEncoder().encode(text)], nodeDisk);
   } catch (error) {
     throw error instanceof RunError ? new InputError(error.message, { cause: error }) : error;
   }

@@ -5,12 +5,13 @@ import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseCluster, parsePlan } from '../cluster/validate.ts';
 import { InputError } from '../errors.ts';
+import { loadModel } from '../runtime/host/models.ts';
 import { prepareRun } from '../runtime/host/session-here.ts';
-import { loadModel } from '../runtime/run/models.ts';
 import type { PreparedRun, SessionInput } from '../runtime/run/prepare.ts';
 import type { TrainSettings } from '../runtime/run/settings.ts';
 import { loadLatestCheckpoint } from '../storage/checkpoints.ts';
-import { loadDataset } from '../storage/datasets.ts';
+import { loadDataset } from '../storage/node/datasets.ts';
+import { nodeDisk } from '../storage/node/disk.ts';
 import type { Dataset } from '../training/data/dataset.ts';
 import { readText } from './files.ts';
 import type { Output } from './output.ts';
@@ -55,7 +56,7 @@ async function readPlan(path: string): Promise<NonNullable<SessionInput['plan']>
 }
 
 async function lastCheckpoint(folder: string, output: Output): Promise<NonNullable<SessionInput['checkpoint']>> {
-  const { checkpoint, warnings } = await loadLatestCheckpoint(`${folder}/checkpoints`);
+  const { checkpoint, warnings } = await loadLatestCheckpoint(`${folder}/checkpoints`, { disk: nodeDisk });
   if (checkpoint === undefined) {
     const damaged = warnings.length > 0 ? ` (${warnings.length} are damaged)` : '';
     throw new InputError(`${folder} holds no whole checkpoint to go on from${damaged}: start a new run.`);

@@ -4,6 +4,7 @@
 import { rm, rmdir } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
 import { InputError, RunError } from '../errors.ts';
+import { nodeDisk } from '../storage/node/disk.ts';
 import { createRunFolder, type RunFolder } from '../storage/run-folder.ts';
 import { isThere } from './files.ts';
 
@@ -51,7 +52,10 @@ function upTo(path: string, top: string | undefined): string[] {
 
 async function create(out: string | undefined, onWarning: (message: string) => void): Promise<RunFolder> {
   try {
-    return await createRunFolder({ date: new Date(), ...(out === undefined ? {} : { out }) }, { onWarning });
+    return await createRunFolder(
+      { date: new Date(), ...(out === undefined ? {} : { out }) },
+      { disk: nodeDisk, onWarning },
+    );
   } catch (error) {
     if (!(error instanceof RunError)) throw error;
     throw new InputError(`The run folder cannot be made: ${error.message}`, { cause: error });

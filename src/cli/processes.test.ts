@@ -8,6 +8,7 @@ import { join } from 'node:path';
 import { before, test } from 'node:test';
 import { defined } from '../assert.ts';
 import { loadLatestCheckpoint } from '../storage/checkpoints.ts';
+import { nodeDisk } from '../storage/node/disk.ts';
 import {
   type CommandEnd,
   childrenOf,
@@ -177,7 +178,7 @@ test('a worker is killed: the others go on; when all are killed, the run resumes
   const said = defined(saved.exec(end.stderr.replace(reason, '')), end.stderr);
   assert.equal(said[2], at('killed'));
   assert.ok(await allGone(workers));
-  const { checkpoint, warnings } = await loadLatestCheckpoint(at('killed', 'checkpoints'));
+  const { checkpoint, warnings } = await loadLatestCheckpoint(at('killed', 'checkpoints'), { disk: nodeDisk });
   assert.equal(checkpoint?.round, Number(said[1]));
   assert.deepEqual(warnings, []);
   const more = checkpoint.round + 2;
@@ -205,7 +206,10 @@ test('Ctrl-C: a checkpoint, the workers gone, exit code 130; the run goes on as 
     rounds: number;
   };
   assert.equal(done.stopped, true);
-  assert.equal((await loadLatestCheckpoint(at('interrupted', 'checkpoints'))).checkpoint?.round, done.rounds);
+  assert.equal(
+    (await loadLatestCheckpoint(at('interrupted', 'checkpoints'), { disk: nodeDisk })).checkpoint?.round,
+    done.rounds,
+  );
   assert.deepEqual((await metricsOf('interrupted')).rounds, allRounds.slice(0, done.rounds));
   await resume('interrupted');
   await checkIsWhole('interrupted');
@@ -319,7 +323,7 @@ test('a reader that goes away stops the run in good order', { timeout, skip }, a
   run.process.stdout?.destroy();
   const code = await new Promise((resolve) => run.process.once('exit', resolve));
   assert.equal(code, 130);
-  assert.notEqual((await loadLatestCheckpoint(at('unread', 'checkpoints'))).checkpoint, undefined);
+  assert.notEqual((await loadLatestCheckpoint(at('unread', 'checkpoints'), { disk: nodeDisk })).checkpoint, undefined);
 });
 
 test('a reader that goes away ends a short command without a word', { timeout }, async () => {

@@ -9,7 +9,7 @@ import { test } from 'node:test';
 import { InferenceSession, Tensor as OrtTensor } from 'onnxruntime-node';
 import { defined } from '../assert.ts';
 import { opsetOf, parseModel } from '../graph/onnx/decode.ts';
-import { loadDataset } from '../storage/datasets.ts';
+import { loadDataset } from '../storage/node/datasets.ts';
 import { jsonLines, runCommand, temporaryFolder } from '../testing/command.ts';
 import { type PytorchFixture, pytorchFixtures } from '../testing/pytorch-fixtures.ts';
 import { checkLosses, checkWeights, flagsOf, trainInProcess, writePlan } from '../testing/pytorch-training.ts';

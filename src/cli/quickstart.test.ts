@@ -9,7 +9,7 @@ import { InferenceSession, Tensor as OrtTensor } from 'onnxruntime-node';
 import { parse as parseYaml } from 'yaml';
 import { defined } from '../assert.ts';
 import { parseCluster, parsePlan, parseProfile } from '../cluster/validate.ts';
-import { loadDataset } from '../storage/datasets.ts';
+import { loadDataset } from '../storage/node/datasets.ts';
 import { type CommandEnd, jsonLines, runCommand, temporaryFolder } from '../testing/command.ts';
 import { gather } from '../training/data/dataset.ts';
 

@@ -2,7 +2,8 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { InputError } from '../errors.ts';
 import { engineSuite } from '../testing/engine-suite.ts';
-import { createOnnxRuntimeHereEngine, createOnnxRuntimeWebEngine } from './onnxruntime-web.ts';
+import { createOnnxRuntimeHereEngine } from './node/onnxruntime-here.ts';
+import { createOnnxRuntimeWebEngine } from './onnxruntime-web.ts';
 
 engineSuite('onnxruntime-web in this thread', () => createOnnxRuntimeWebEngine(), { isThreaded: false });
 

@@ -4,10 +4,19 @@
 
 import { InputError } from '../errors.ts';
 import type { Engine } from './engine.ts';
-import { createOnnxRuntimeNodeEngine, type OnnxRuntimeNodeOptions } from './node/onnxruntime-node.ts';
-import { paced } from './node/pacing.ts';
 import { createOnnxRuntimeEngine } from './onnxruntime.ts';
 import type { OnnxRuntime } from './onnxruntime-module.ts';
+
+export interface OnnxRuntimeWebOptions {
+  /** Threads inside one operator. Default 1. */
+  readonly threadCount?: number;
+  /** The runtime as it is to be used, such as with pauses between its runs. Default: as it is. */
+  readonly adapt?: (runtime: OnnxRuntime) => OnnxRuntime;
+  /** Milliseconds, monotonic, by which runs are timed. Default performance.now. */
+  readonly now?: (() => number) | undefined;
+  /** Loads the package; tests pass their own. Default: `import('onnxruntime-web')`. */
+  readonly load?: () => Promise<unknown>;
+}
 
 /** The part of the package that says what it is, and how it starts. */
 interface Environment {
@@ -22,8 +31,12 @@ interface Environment {
  * Loads ONNX Runtime's WebAssembly build and makes an engine over it in the calling thread. Throws InputError where the
  * package is missing.
  */
-export async function createOnnxRuntimeWebEngine(options: OnnxRuntimeNodeOptions = {}): Promise<Engine> {
-  const { threadCount = 1, pacing, load = () => import('onnxruntime-web') } = options;
+export async function createOnnxRuntimeWebEngine(options: OnnxRuntimeWebOptions = {}): Promise<Engine> {
+  const {
+    threadCount = 1,
+    adapt = (same: OnnxRuntime): OnnxRuntime => same,
+    load = () => import('onnxruntime-web'),
+  } = options;
   let runtime: OnnxRuntime & Environment;
   try {
     runtime = (await load()) as OnnxRuntime & Environment;
@@ -40,32 +53,10 @@ export async function createOnnxRuntimeWebEngine(options: OnnxRuntimeNodeOptions
   env.logLevel = 'error';
   env.wasm.numThreads = threadCount;
   env.wasm.proxy = false; // The engine has a thread of its own already.
-  return createOnnxRuntimeEngine(pacing === undefined ? runtime : paced(runtime, pacing), {
+  return createOnnxRuntimeEngine(adapt(runtime), {
     name: `onnxruntime-web ${env.versions.web ?? ''}`.trim(),
     provider: 'wasm',
     threadCount,
     now: options.now,
   });
-}
-
-/**
- * The native engine, or the one over WebAssembly where that does not load. Throws the native one's InputError where
- * neither does.
- */
-export async function createOnnxRuntimeHereEngine(
-  options: Omit<OnnxRuntimeNodeOptions, 'load'> & {
-    /** Load the packages; tests pass their own. */
-    readonly loadNative?: () => Promise<unknown>;
-    readonly loadWeb?: () => Promise<unknown>;
-  } = {},
-): Promise<Engine> {
-  const { loadNative, loadWeb, ...rest } = options;
-  try {
-    return await createOnnxRuntimeNodeEngine({ ...rest, ...(loadNative && { load: loadNative }) });
-  } catch (error) {
-    if (!(error instanceof InputError)) throw error;
-    return createOnnxRuntimeWebEngine({ ...rest, ...(loadWeb && { load: loadWeb }) }).catch(() => {
-      throw error; // that of the faster one says what to install
-    });
-  }
 }

@@ -121,7 +121,7 @@ class Widening {
   #isSameScalar(a: string, b: string | undefined): boolean {
     const [value, other] = [this.#scalar(a), this.#scalar(b)];
     if (value === undefined || other === undefined) return false;
-    return a === b || (value.type === other.type && Buffer.compare(tensorBytes(value), tensorBytes(other)) === 0);
+    return a === b || (value.type === other.type && sameBytes(tensorBytes(value), tensorBytes(other)));
   }
 
   #writeJoined(values: readonly string[], first: Node, output: string, written: Node[]): void {
@@ -178,4 +178,8 @@ class Widening {
   #fresh(stem: string): string {
     return freshName(stem, this.#taken);
   }
+}
+
+function sameBytes(a: Uint8Array, b: Uint8Array): boolean {
+  return a.length === b.length && a.every((byte, index) => byte === b[index]);
 }

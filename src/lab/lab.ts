@@ -13,6 +13,7 @@ import type { Cluster } from '../cluster/cluster.ts';
 import { parseCluster } from '../cluster/validate.ts';
 import { InputError, RunError } from '../errors.ts';
 import { makeFolders, writeFileAtomically } from '../storage/atomic.ts';
+import { nodeDisk } from '../storage/node/disk.ts';
 import { type CgroupMounts, type CgroupPlan, cgroupPlan, findCgroups, type Priority } from './cgroups.ts';
 import { type Command, networkCommands } from './commands.ts';
 import { type LabLayout, labLayout, type NetworkForm } from './layout.ts';
@@ -64,11 +65,15 @@ export async function makeLab(cluster: Cluster, settings: LabSettings, stateFold
         'another --name.',
     );
   try {
-    await makeFolders(lab.folder);
+    await makeFolders(lab.folder, nodeDisk);
     const document: LabDocument = { version: 1, cluster, ...settings };
-    await writeFileAtomically(join(lab.folder, 'lab.json'), [new TextEncoder().encode(JSON.stringify(document))]);
+    await writeFileAtomically(
+      join(lab.folder, 'lab.json'),
+      [new TextEncoder().encode(JSON.stringify(document))],
+      nodeDisk,
+    );
     for (const device of ['coordinator', ...lab.layout.devices.map((_, index) => String(index + 1))])
-      await makeFolders(join(lab.folder, device));
+      await makeFolders(join(lab.folder, device), nodeDisk);
     for (const folder of lab.cgroups.folders) await mkdir(folder, { recursive: true });
     for (const [file, value] of lab.cgroups.writes) await writeLimit(file, value);
     for (const [file, value] of lab.cgroups.bursts) if (existsSync(file)) await writeLimit(file, value);

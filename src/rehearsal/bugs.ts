@@ -4,7 +4,7 @@
 import { step as machineStep } from '../runtime/coordinator/machine.ts';
 import type { MachineEffect, MachineInput, Step } from '../runtime/coordinator/machine-types.ts';
 import type { StagePort } from '../runtime/device/stage.ts';
-import type { Disk, DiskFile } from '../storage/node/disk.ts';
+import type { Disk, DiskFile } from '../storage/disk.ts';
 import type { Frame } from '../transport/link.ts';
 import { rowLength } from './exact-model.ts';
 import type { FaultKind } from './scenario.ts';

@@ -10,7 +10,7 @@ import type { CoordinatorEnd, RunHooks } from '../runtime/coordinator/options.ts
 import type { Phase, RunEvent } from '../runtime/protocol/events.ts';
 import type { RunState } from '../runtime/protocol/run-state.ts';
 import { type Checkpoint, loadLatestCheckpoint, saveCheckpoint } from '../storage/checkpoints.ts';
-import type { Disk } from '../storage/node/disk.ts';
+import type { Disk } from '../storage/disk.ts';
 import {
   batchOf,
   exactSequence,

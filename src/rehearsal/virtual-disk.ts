@@ -2,8 +2,8 @@
 // come between any two; it can refuse to write, and lose unsynced data in a power cut.
 
 import type { Random } from '../random.ts';
+import type { Disk, DiskFile } from '../storage/disk.ts';
 import { createMemoryDisk, type DiskOperation, type MemoryDisk } from '../storage/memory-disk.ts';
-import type { Disk, DiskFile } from '../storage/node/disk.ts';
 import type { VirtualProcess } from './virtual-process.ts';
 
 /** The longest that a file operation takes. */

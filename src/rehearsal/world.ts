@@ -4,7 +4,7 @@ import { defined } from '../assert.ts';
 import { createRandom, type Random } from '../random.ts';
 import type { CoordinatorOptions } from '../runtime/coordinator/options.ts';
 import type { StagePort } from '../runtime/device/stage.ts';
-import type { Disk } from '../storage/node/disk.ts';
+import type { Disk } from '../storage/disk.ts';
 import type { Frame } from '../transport/link.ts';
 import { Oracle } from './exact-model.ts';
 import type { Scenario } from './scenario.ts';

@@ -3,8 +3,8 @@ import test from 'node:test';
 import { RunError } from '../errors.ts';
 import { createRandom } from '../random.ts';
 import { isTemporary, makeFolders, writeFileAtomically } from './atomic.ts';
+import type { Disk } from './disk.ts';
 import { createMemoryDisk, type MemoryDisk, type MemoryDiskOptions } from './memory-disk.ts';
-import type { Disk } from './node/disk.ts';
 
 const bytes = (text: string): Uint8Array => new TextEncoder().encode(text);
 const text = async (disk: Disk, path: string): Promise<string> => new TextDecoder().decode(await disk.read(path));

@@ -1,9 +1,9 @@
 // Writes a file so that a reader, and a machine that loses power at any moment, finds the old contents or the new,
-// whole: a temporary file beside it, its sync, a rename, a sync of the folder. Part of storage/ (Node only).
+// whole: a temporary file in its folder, its sync, a rename, a sync of the folder.
 
-import { basename, dirname, join } from 'node:path';
 import { RunError } from '../errors.ts';
-import { type Disk, type DiskFile, errorCode, nodeDisk, writeError } from './node/disk.ts';
+import { basename, dirname, join } from '../paths.ts';
+import { type Disk, type DiskFile, errorCode, writeError } from './disk.ts';
 
 /** Left by a writer that died; whoever owns the folder may remove them. */
 const temporary = /^\..+\.\d+\.tmp$/;
@@ -19,11 +19,7 @@ export function isTemporary(name: string): boolean {
  * Writes the pieces in order as the file `path`. When it resolves, the file survives a power cut. Throws RunError; the
  * old file stands then, unless only the last sync failed.
  */
-export async function writeFileAtomically(
-  path: string,
-  pieces: Iterable<Uint8Array>,
-  disk: Disk = nodeDisk,
-): Promise<void> {
+export async function writeFileAtomically(path: string, pieces: Iterable<Uint8Array>, disk: Disk): Promise<void> {
   let temporaryPath: string | undefined;
   try {
     const created = await createTemporary(path, disk);
@@ -57,7 +53,7 @@ async function createTemporary(path: string, disk: Disk): Promise<{ path: string
 }
 
 /** Makes a folder and those it lies in, where they are absent. Throws RunError. */
-export async function makeFolders(folder: string, disk: Disk = nodeDisk): Promise<void> {
+export async function makeFolders(folder: string, disk: Disk): Promise<void> {
   const parent = dirname(folder);
   try {
     const made = await makeFolder(folder, disk).catch(async (error: unknown) => {

@@ -12,8 +12,9 @@ import { tensor } from '../graph/tensor.ts';
 import { createRandom } from '../random.ts';
 import { mutate } from '../testing/mutations.ts';
 import { type Checkpoint, loadCheckpoint, loadLatestCheckpoint, saveCheckpoint } from './checkpoints.ts';
+import type { Disk } from './disk.ts';
 import { createMemoryDisk, type MemoryDisk, type MemoryDiskOptions } from './memory-disk.ts';
-import type { Disk } from './node/disk.ts';
+import { nodeDisk } from './node/disk.ts';
 
 const folder = '/run/checkpoints';
 
@@ -80,8 +81,9 @@ test('what is saved is loaded: every tensor bit for bit, the state as it was', a
 test('on the real disk too', async () => {
   const path = await mkdtemp(join(tmpdir(), 'asteroid-checkpoints-'));
   try {
-    for (const round of [1, 2, 3, 4, 5]) await saveCheckpoint(join(path, 'deep', 'checkpoints'), checkpoint(round));
-    const found = await loadLatestCheckpoint(join(path, 'deep', 'checkpoints'));
+    for (const round of [1, 2, 3, 4, 5])
+      await saveCheckpoint(join(path, 'deep', 'checkpoints'), checkpoint(round), { disk: nodeDisk });
+    const found = await loadLatestCheckpoint(join(path, 'deep', 'checkpoints'), { disk: nodeDisk });
     assert.deepEqual([found.checkpoint, found.warnings], [checkpoint(5), []]);
   } finally {
     await rm(path, { recursive: true });

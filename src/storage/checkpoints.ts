@@ -6,15 +6,14 @@
 //   hash
 //   round-00000012.json                   line 1 {"sha256": of the rest of the file, line 2 … the state: written last
 
-import { createHash } from 'node:crypto';
-import { basename, dirname, join } from 'node:path';
-import { setImmediate } from 'node:timers/promises';
 import { assert } from '../assert.ts';
 import { InputError, RunError } from '../errors.ts';
 import type { Tensor } from '../graph/tensor.ts';
+import { basename, dirname, join } from '../paths.ts';
+import { createSha256 } from '../sha256.ts';
 import { readSafetensors, writeSafetensors } from '../training/safetensors.ts';
 import { isTemporary, makeFolders, writeFileAtomically } from './atomic.ts';
-import { type Disk, errorCode, nodeDisk, readError } from './node/disk.ts';
+import { type Disk, errorCode, readError } from './disk.ts';
 
 /** What JSON can hold exactly; numbers are finite. */
 export type Json = null | boolean | number | string | readonly Json[] | { readonly [key: string]: Json };
@@ -35,7 +34,7 @@ export interface Checkpoint {
 export interface CheckpointOptions {
   /** The newest ones that stay; default 3. */
   readonly keepCount?: number;
-  readonly disk?: Disk;
+  readonly disk: Disk;
 }
 
 /** What was found in a folder of checkpoints. */
@@ -63,9 +62,9 @@ const prefixes = { parameters: 'parameters/', buffers: 'buffers/', optimizerStat
 export async function saveCheckpoint(
   folder: string,
   checkpoint: Checkpoint,
-  options: CheckpointOptions = {},
+  options: CheckpointOptions,
 ): Promise<string> {
-  const { keepCount = 3, disk = nodeDisk } = options;
+  const { keepCount = 3, disk } = options;
   assert(keepCount >= 1, 'no checkpoint would be kept');
   assert(
     Number.isSafeInteger(checkpoint.round) && checkpoint.round >= 0 && checkpoint.round < 1e15,
@@ -95,8 +94,8 @@ export async function saveCheckpoint(
  * Loads the newest checkpoint that is whole. A damaged one (cut, changed, incomplete, of another version) is passed
  * over with a warning. Throws RunError when the disk itself fails: falling back then could lose good rounds.
  */
-export async function loadLatestCheckpoint(folder: string, options: CheckpointOptions = {}): Promise<FoundCheckpoint> {
-  const { disk = nodeDisk } = options;
+export async function loadLatestCheckpoint(folder: string, options: CheckpointOptions): Promise<FoundCheckpoint> {
+  const { disk } = options;
   const names = await list(folder, disk);
   const states = names
     .filter((name) => stateName.test(name))
@@ -120,8 +119,8 @@ export async function loadLatestCheckpoint(folder: string, options: CheckpointOp
 }
 
 /** Loads one checkpoint from its JSON file. Throws InputError when it is damaged, RunError when the disk fails. */
-export async function loadCheckpoint(path: string, options: CheckpointOptions = {}): Promise<Checkpoint> {
-  const { disk = nodeDisk } = options;
+export async function loadCheckpoint(path: string, options: CheckpointOptions): Promise<Checkpoint> {
+  const { disk } = options;
   const { round, tensors, state } = decodeState(path, await read(path, disk));
   const tensorsPath = join(dirname(path), tensors.file);
   const bytes = await read(tensorsPath, disk);
@@ -158,9 +157,14 @@ function tensorsOf(checkpoint: Checkpoint): Map<string, Tensor> {
   return all;
 }
 
+/** After whatever the thread has to do besides. */
+function nextTurn(): Promise<void> {
+  return new Promise((resolve) => setTimeout(resolve, 0));
+}
+
 /** SHA-256 of the pieces in order; hundreds of megabytes must not hold up heartbeats. */
 async function hashOf(pieces: readonly Uint8Array[]): Promise<string> {
-  const hash = createHash('sha256');
+  const hash = createSha256();
   let sinceYield = 0;
   for (const piece of pieces) {
     for (let start = 0; start < piece.length; start += hashBytesAtOnce) {
@@ -169,14 +173,14 @@ async function hashOf(pieces: readonly Uint8Array[]): Promise<string> {
       sinceYield += part.length;
       if (sinceYield < hashBytesAtOnce) continue;
       sinceYield = 0;
-      await setImmediate();
+      await nextTurn();
     }
   }
-  return hash.digest('hex');
+  return hash.digest();
 }
 
 function textHash(bytes: Uint8Array): string {
-  return createHash('sha256').update(bytes).digest('hex');
+  return createSha256().update(bytes).digest();
 }
 
 /** One JSON object; its first line holds the hash of all bytes behind that line. */

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import { RunError } from '../errors.ts';
+import type { Disk } from './disk.ts';
 import { keepLines, openLineLog, readLines } from './line-log.ts';
 import { createMemoryDisk, type MemoryDisk } from './memory-disk.ts';
-import type { Disk } from './node/disk.ts';
 
 const path = '/r/metrics.jsonl';
 const text = async (disk: Disk): Promise<string> => new TextDecoder().decode(await disk.read(path));

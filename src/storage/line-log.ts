@@ -4,10 +4,10 @@
 import { assert } from '../assert.ts';
 import { RunError } from '../errors.ts';
 import { writeFileAtomically } from './atomic.ts';
-import { type Disk, type DiskFile, errorCode, nodeDisk, writeError } from './node/disk.ts';
+import { type Disk, type DiskFile, errorCode, writeError } from './disk.ts';
 
 export interface LineLogOptions {
-  readonly disk?: Disk;
+  readonly disk: Disk;
   /**
    * Given: a disk that is full or read-only costs lines, not the run, and is told once per outage. Absent: it is an
    * error.
@@ -30,7 +30,7 @@ export interface LineLog {
 const maxWaitingBytes = 16 * 1024 * 1024;
 
 /** Opens or makes the file; an incomplete last line is removed. Throws RunError, unless warnings were chosen. */
-export async function openLineLog(path: string, options: LineLogOptions = {}): Promise<LineLog> {
+export async function openLineLog(path: string, options: LineLogOptions): Promise<LineLog> {
   const writer = new LineWriter(path, options);
   await writer.open();
   return writer;
@@ -55,7 +55,7 @@ class LineWriter implements LineLog {
 
   constructor(path: string, options: LineLogOptions) {
     this.path = path;
-    this.#disk = options.disk ?? nodeDisk;
+    this.#disk = options.disk;
     this.#onWarning = options.onWarning;
   }
 
@@ -110,7 +110,7 @@ class LineWriter implements LineLog {
       try {
         const file = await this.#ready();
         this.#hasRest = true;
-        const bytes = Buffer.concat(lines);
+        const bytes = concatenated(lines);
         await file.write(bytes);
         this.#length += bytes.length;
         this.#hasRest = false;
@@ -163,7 +163,7 @@ class LineWriter implements LineLog {
 export async function keepLines(
   path: string,
   keep: (record: Readonly<Record<string, unknown>>) => boolean,
-  disk: Disk = nodeDisk,
+  disk: Disk,
 ): Promise<void> {
   const records = await readLines(path, disk);
   if (records === undefined) return;
@@ -172,7 +172,7 @@ export async function keepLines(
 }
 
 /** The records of a log, without lines that are no JSON object; undefined where there is no file. Throws RunError. */
-export async function readLines(path: string, disk: Disk = nodeDisk): Promise<Record<string, unknown>[] | undefined> {
+export async function readLines(path: string, disk: Disk): Promise<Record<string, unknown>[] | undefined> {
   let bytes: Uint8Array;
   try {
     bytes = await disk.read(path);
@@ -207,4 +207,14 @@ async function readWholeLines(path: string, disk: Disk): Promise<{ wholeBytes: n
     if (errorCode(error) === 'ENOENT') return { wholeBytes: 0, bytes: 0 };
     throw error;
   }
+}
+
+function concatenated(parts: readonly Uint8Array[]): Uint8Array {
+  const bytes = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let offset = 0;
+  for (const part of parts) {
+    bytes.set(part, offset);
+    offset += part.length;
+  }
+  return bytes;
 }

@@ -1,13 +1,11 @@
 // A disk in memory that can lose power. It keeps apart what was written and what was synced, as a journalling file
 // system does: after a power cut an unsynced file has any part of its new bytes, and of a folder's unsynced changes any
-// first few have happened. For tests and the rehearsal. Part of storage/, without node:fs.
+// first few have happened. For tests and the rehearsal.
 
-import { posix } from 'node:path';
 import { assert } from '../assert.ts';
+import { basename, dirname } from '../paths.ts';
 import type { Random } from '../random.ts';
-import { coded, type Disk, type DiskFile } from './node/disk.ts';
-
-const { basename, dirname, normalize } = posix;
+import { coded, type Disk, type DiskFile } from './disk.ts';
 
 /** What happens on the disk, in order. */
 export interface DiskOperation {
@@ -65,9 +63,7 @@ function emptyFolder(): Folder {
 }
 
 function parts(path: string): string[] {
-  return normalize(path)
-    .split('/')
-    .filter((part) => part !== '' && part !== '.');
+  return path.split('/').filter((part) => part !== '' && part !== '.');
 }
 
 function isFolder(node: Inode | Folder | undefined): node is Folder {
@@ -155,7 +151,10 @@ function overTree(root: Folder, options: MemoryDiskOptions): MemoryDisk {
     },
     async rename(from, to) {
       step('rename', from);
-      assert(dirname(normalize(from)) === dirname(normalize(to)), 'the memory disk renames inside one folder only');
+      assert(
+        parts(dirname(from)).join('/') === parts(dirname(to)).join('/'),
+        'the memory disk renames inside one folder only',
+      );
       const inode = inodeAt(from);
       change(
         folderAt(dirname(from)),

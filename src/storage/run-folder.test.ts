@@ -5,8 +5,9 @@ import { join } from 'node:path';
 import test from 'node:test';
 import { InputError, RunError } from '../errors.ts';
 import { createRandom } from '../random.ts';
+import type { Disk } from './disk.ts';
 import { createMemoryDisk } from './memory-disk.ts';
-import type { Disk } from './node/disk.ts';
+import { nodeDisk } from './node/disk.ts';
 import { createRunFolder, type MetricsLine, resumeRunFolder } from './run-folder.ts';
 
 const date = new Date(2026, 10, 5, 23, 59);
@@ -24,7 +25,7 @@ async function inTemporaryFolder(use: (folder: string) => Promise<void>): Promis
 test('a run gets the date and the next number, its documents and its logs', () =>
   inTemporaryFolder(async (folder) => {
     const parent = join(folder, 'runs');
-    const first = await createRunFolder({ date, parent });
+    const first = await createRunFolder({ date, parent }, { disk: nodeDisk });
     assert.equal(first.path, join(parent, '2026-11-05-1'));
     await first.write('config.yaml', 'seed: 1\n');
     await first.write('plan.json', '{}');
@@ -38,14 +39,16 @@ test('a run gets the date and the next number, its documents and its logs', () =
     assert.deepEqual([await read('config.yaml'), await read('model.onnx')], ['seed: 1\n', '\b\t']);
     assert.equal(first.checkpointsPath, join(first.path, 'checkpoints'));
     await mkdir(join(parent, '2026-11-05-41'));
-    const next = await createRunFolder({ date, parent });
+    const next = await createRunFolder({ date, parent }, { disk: nodeDisk });
     assert.equal(next.path, join(parent, '2026-11-05-42'));
     await next.close();
   }));
 
 test('of runs that start together each has a folder of its own', () =>
   inTemporaryFolder(async (parent) => {
-    const runs = await Promise.all(Array.from({ length: 20 }, () => createRunFolder({ date, parent })));
+    const runs = await Promise.all(
+      Array.from({ length: 20 }, () => createRunFolder({ date, parent }, { disk: nodeDisk })),
+    );
     const numbers = runs.map((run) => Number(run.path.split('-').at(-1))).sort((a, b) => a - b);
     assert.deepEqual(
       numbers,
@@ -57,7 +60,9 @@ test('of runs that start together each has a folder of its own', () =>
 test('--out: an absent or empty folder is taken, by one run only', () =>
   inTemporaryFolder(async (folder) => {
     const out = join(folder, 'a', 'b');
-    const results = await Promise.allSettled(Array.from({ length: 5 }, () => createRunFolder({ date, out })));
+    const results = await Promise.allSettled(
+      Array.from({ length: 5 }, () => createRunFolder({ date, out }, { disk: nodeDisk })),
+    );
     assert.equal(results.filter((result) => result.status === 'fulfilled').length, 1);
     for (const result of results) {
       if (result.status === 'rejected') assert.ok(result.reason instanceof InputError);
@@ -68,18 +73,18 @@ test('--out: an absent or empty folder is taken, by one run only', () =>
 test('--out: a run, any other contents, and a file are refused, each with its fix', () =>
   inTemporaryFolder(async (folder) => {
     const out = join(folder, 'run');
-    await (await createRunFolder({ date, out })).close();
+    await (await createRunFolder({ date, out }, { disk: nodeDisk })).close();
     await assert.rejects(
-      createRunFolder({ date, out }),
+      createRunFolder({ date, out }, { disk: nodeDisk }),
       new InputError(`${out} holds a run already; go on with it by --resume ${out}, or choose another --out.`),
     );
     await writeFile(join(folder, 'notes'), '');
     await assert.rejects(
-      createRunFolder({ date, out: folder }),
+      createRunFolder({ date, out: folder }, { disk: nodeDisk }),
       new InputError(`${folder} is not empty (it holds notes); choose another --out.`),
     );
     await assert.rejects(
-      createRunFolder({ date, out: join(folder, 'notes') }),
+      createRunFolder({ date, out: join(folder, 'notes') }, { disk: nodeDisk }),
       /^InputError: .*notes cannot be read: a part of the path is a file, not a folder/,
     );
   }));
@@ -87,12 +92,12 @@ test('--out: a run, any other contents, and a file are refused, each with its fi
 test('a resumed run drops metrics of rounds that come again, and temporary files', () =>
   inTemporaryFolder(async (folder) => {
     const out = join(folder, 'run');
-    const run = await createRunFolder({ date, out });
+    const run = await createRunFolder({ date, out }, { disk: nodeDisk });
     for (const round of [0, 1, 2, 3]) run.metrics.append(line(round));
     run.events.append({ kind: 'start' });
     await run.close();
     await writeFile(join(out, '.plan.json.0.tmp'), 'half');
-    const again = await resumeRunFolder(out, 2);
+    const again = await resumeRunFolder(out, 2, { disk: nodeDisk });
     again.metrics.append({ ...line(2), lr: 0.5 });
     again.events.append({ kind: 'resume' });
     await again.close();
@@ -115,13 +120,13 @@ test('a resumed run drops metrics of rounds that come again, and temporary files
 test('only a run can be resumed', () =>
   inTemporaryFolder(async (folder) => {
     await assert.rejects(
-      resumeRunFolder(folder, 0),
+      resumeRunFolder(folder, 0, { disk: nodeDisk }),
       new InputError(
         `${folder} is not the folder of a run (it has no checkpoints); name the folder that --out or the run's last lines named.`,
       ),
     );
     await assert.rejects(
-      resumeRunFolder(join(folder, 'none'), 0),
+      resumeRunFolder(join(folder, 'none'), 0, { disk: nodeDisk }),
       /^InputError: .*none cannot be read: there is no such file or folder/,
     );
   }));

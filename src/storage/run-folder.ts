@@ -2,11 +2,11 @@
 // whole or not at all, its logs growing line by line. What the documents mean is their writers' business. Part of
 // storage/ (Node only).
 
-import { join } from 'node:path';
 import { InputError } from '../errors.ts';
+import { join } from '../paths.ts';
 import { isTemporary, makeFolders, writeFileAtomically } from './atomic.ts';
+import { type Disk, errorCode, readError, writeError } from './disk.ts';
 import { keepLines, type LineLog, openLineLog } from './line-log.ts';
-import { type Disk, errorCode, nodeDisk, readError, writeError } from './node/disk.ts';
 
 /** The documents of a run. */
 export type RunFile = 'config.yaml' | 'cluster.json' | 'profile.json' | 'plan.json' | 'trace.json' | 'model.onnx';
@@ -23,7 +23,7 @@ export interface MetricsLine {
 }
 
 export interface RunFolderOptions {
-  readonly disk?: Disk;
+  readonly disk: Disk;
   /**
    * Given: logs that cannot be written cost lines, not the run (line-log.ts). Documents and checkpoints always throw.
    */
@@ -33,6 +33,7 @@ export interface RunFolderOptions {
 /** An open run folder. Its owner closes it. */
 export interface RunFolder {
   readonly path: string;
+  readonly disk: Disk;
   /** For saveCheckpoint and loadLatestCheckpoint. */
   readonly checkpointsPath: string;
   /** metrics.jsonl: append MetricsLine. */
@@ -59,8 +60,8 @@ export interface NewRun {
 const maxRunsADay = 100_000;
 
 /** Makes the folder of a new run. Throws InputError when `out` is in use, RunError when the disk refuses. */
-export async function createRunFolder(run: NewRun, options: RunFolderOptions = {}): Promise<RunFolder> {
-  const { disk = nodeDisk } = options;
+export async function createRunFolder(run: NewRun, options: RunFolderOptions): Promise<RunFolder> {
+  const { disk } = options;
   const path =
     run.out === undefined
       ? await makeNumbered(run.parent ?? 'runs', dateName(run.date), disk)
@@ -75,9 +76,9 @@ export async function createRunFolder(run: NewRun, options: RunFolderOptions = {
 export async function resumeRunFolder(
   path: string,
   completedRounds: number,
-  options: RunFolderOptions = {},
+  options: RunFolderOptions,
 ): Promise<RunFolder> {
-  const { disk = nodeDisk } = options;
+  const { disk } = options;
   const names = await listFolder(path, disk);
   if (!isRun(names))
     throw new InputError(
@@ -96,11 +97,12 @@ export async function resumeRunFolder(
 }
 
 async function openFolder(path: string, options: RunFolderOptions): Promise<RunFolder> {
-  const { disk = nodeDisk } = options;
+  const { disk } = options;
   const metrics = await openLineLog(join(path, 'metrics.jsonl'), options);
   const events = await openLineLog(join(path, 'events.jsonl'), options);
   return {
     path,
+    disk,
     checkpointsPath: join(path, 'checkpoints'),
     metrics,
     events,

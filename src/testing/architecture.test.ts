@@ -3,29 +3,14 @@
 
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
-import {
-  copyFileSync,
-  existsSync,
-  mkdirSync,
-  mkdtempSync,
-  readdirSync,
-  readFileSync,
-  rmSync,
-  writeFileSync,
-} from 'node:fs';
+import { copyFileSync, existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
-import { dirname, join, sep } from 'node:path';
+import { dirname, join } from 'node:path';
 import test from 'node:test';
 import { folders, lintOverrides, reachable, violations } from './architecture.ts';
-import { fixtureFolder } from './pytorch-fixtures.ts';
+import { repository as root, sourceTexts } from './source-files.ts';
 
-const root = join(fixtureFolder('pytorch'), '..', '..', '..');
 const biome = join(root, 'node_modules', '@biomejs', 'biome', 'bin', 'biome');
-
-function sourcesOf(folder: string): Map<string, string> {
-  const paths = readdirSync(folder, { recursive: true, encoding: 'utf8' }).filter((path) => path.endsWith('.ts'));
-  return new Map(paths.map((path) => [path.split(sep).join('/'), readFileSync(join(folder, path), 'utf8')]));
-}
 
 /**
  * Lints `files` (path to text) under this repository's biome.json in a folder of their own; returns the rules broken in
@@ -61,7 +46,7 @@ function lint(files: Record<string, string>): Record<string, string[]> {
 }
 
 test('no file of src breaks the import directions', () => {
-  const sources = sourcesOf(join(root, 'src'));
+  const sources = sourceTexts('src');
   assert.ok(sources.size > 20);
   assert.deepEqual(violations(sources), []);
 });
@@ -91,9 +76,10 @@ test('each kind of breach is noticed', () => {
     breachesOf({ ...leaf, 'graph/a.ts': "import { x } from '../errors.ts';\nimport './b.ts';", 'graph/b.ts': '' }),
     [],
   );
-  assert.deepEqual(breachesOf({ 'graph/a.ts': "import type {\n  X,\n} from '../runtime/b.ts';", 'runtime/b.ts': '' }), [
-    'graph/a.ts imports runtime/b.ts: graph builds on leaf',
-  ]);
+  assert.deepEqual(
+    breachesOf({ 'graph/a.ts': "import type {\n  X,\n} from '../runtime/run/b.ts';", 'runtime/run/b.ts': '' }),
+    ['graph/a.ts imports runtime/run/b.ts: graph builds on leaf'],
+  );
   assert.deepEqual(breachesOf({ 'planner/a.ts': "export * from '../graph/b.ts';", 'graph/b.ts': '' }), [
     'planner/a.ts imports graph/b.ts: planner builds on simulator',
   ]);
@@ -149,15 +135,15 @@ test('the linter objects to wrong code, folder by folder', {
   const use = (path: string): string => `import { x } from '${path}';\nexport const y: number = x;\n`;
   const broken = lint({
     'src/graph/tensor.ts': 'export const x = 1;\n',
-    'src/graph/upward.ts': use('../runtime/x.ts'),
+    'src/graph/upward.ts': use('../runtime/run/x.ts'),
     'src/graph/onnx/upward.ts': use('../../autodiff/x.ts'),
-    'src/graph/upward.test.ts': use('../runtime/x.ts'),
+    'src/graph/upward.test.ts': use('../runtime/run/x.ts'),
     'src/schedule/right.ts': use('../cluster/x.ts'),
     'src/schedule/disk.ts': use('node:fs'),
     'src/schedule/promises.ts': use('node:fs/promises'),
     'src/transport/right.ts': use('../graph/tensor.ts'),
     'src/transport/wrong.ts': use('../graph/graph.ts'),
-    'src/runtime/wrong.ts': use('../testing/x.ts'),
+    'src/runtime/run/wrong.ts': use('../../testing/x.ts'),
     'src/planner/clock.ts': 'export const now: number = Date.now();\n',
     'src/cli/any.ts': 'export const y: any = 1;\n',
     'src/cli/unused.ts': "import { x } from './any.ts';\n",
@@ -175,7 +161,7 @@ test('the linter objects to wrong code, folder by folder', {
     'src/schedule/promises.ts': ['noRestrictedImports'],
     'src/transport/right.ts': [],
     'src/transport/wrong.ts': ['noRestrictedImports'],
-    'src/runtime/wrong.ts': ['noRestrictedImports'],
+    'src/runtime/run/wrong.ts': ['noRestrictedImports'],
     'src/planner/clock.ts': ['noRestrictedGlobals'],
     'src/cli/any.ts': ['noExplicitAny'],
     'src/cli/unused.ts': ['noUnusedImports'],

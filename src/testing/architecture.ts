@@ -15,32 +15,50 @@ export interface FolderRule {
 }
 
 /**
- * 'leaf' stands for the files directly in src/, but for index.ts, node.ts and browser.ts: these are 'entry', and
- * nothing imports them.
+ * The rooms. A file is in the room whose name is the longest beginning of its path. 'leaf' stands for the files directly
+ * in src/, but for index.ts, node.ts and browser.ts: these are 'entry', and nothing imports them.
  */
 export const folders: Readonly<Record<string, FolderRule>> = {
   leaf: { on: [], kind: 'portable' },
   graph: { on: ['leaf'], kind: 'pure' },
   autodiff: { on: ['graph'], kind: 'pure' },
   lowering: { on: ['autodiff'], kind: 'pure' },
-  engine: { on: ['lowering'], kind: 'host' },
+  engine: { on: ['lowering'], kind: 'portable' },
+  'engine/node': { on: ['engine'], kind: 'host' },
   models: { on: ['graph'], kind: 'portable' },
   training: { on: ['graph'], kind: 'pure' },
   cluster: { on: ['leaf'], kind: 'pure' },
   schedule: { on: ['cluster'], kind: 'pure' },
   simulator: { on: ['schedule'], kind: 'pure' },
   planner: { on: ['simulator'], kind: 'pure' },
-  transport: { on: ['leaf'], files: ['graph/tensor.ts'], kind: 'host' },
-  storage: { on: ['training'], kind: 'host' },
-  runtime: { on: ['engine', 'models', 'planner', 'storage', 'training', 'transport'], kind: 'host' },
-  rehearsal: { on: ['runtime'], kind: 'host' },
-  lab: { on: ['cluster', 'storage'], kind: 'host' },
+  transport: { on: ['leaf'], files: ['graph/tensor.ts'], kind: 'portable' },
+  'transport/node': { on: ['transport'], kind: 'host' },
+  storage: { on: ['training'], kind: 'portable' },
+  'storage/node': { on: ['storage'], kind: 'host' },
+  'runtime/protocol': { on: ['planner', 'graph', 'transport'], kind: 'portable' },
+  'runtime/device': { on: ['runtime/protocol', 'engine', 'training'], kind: 'portable' },
+  'runtime/device/measure': { on: ['runtime/device'], kind: 'portable' },
+  'runtime/knowledge': { on: ['runtime/device'], kind: 'portable' },
+  'runtime/coordinator': { on: ['runtime/knowledge'], kind: 'portable' },
+  'runtime/worker': { on: ['runtime/knowledge', 'runtime/device/measure'], kind: 'portable' },
+  'runtime/run': { on: ['runtime/coordinator', 'models', 'storage'], kind: 'portable' },
+  'runtime/host': {
+    on: ['runtime/run', 'runtime/worker', 'engine/node', 'transport/node', 'storage/node'],
+    kind: 'host',
+  },
+  rehearsal: { on: ['runtime/host'], kind: 'host' },
+  lab: { on: ['cluster', 'storage/node'], kind: 'host' },
   cli: { on: ['rehearsal', 'lab'], kind: 'host' },
   web: { on: ['rehearsal'], kind: 'host' },
   entry: { on: ['rehearsal'], kind: 'host' },
   testing: { on: ['cli', 'web', 'entry'], kind: 'host' },
   fuzzing: { on: ['testing'], kind: 'host' },
 };
+
+/** Rooms with rooms inside, the innermost first. */
+const nested: readonly string[] = Object.keys(folders)
+  .filter((name) => name.includes('/'))
+  .sort((a, b) => b.length - a.length);
 
 const entryFiles: readonly string[] = ['index.ts', 'node.ts', 'browser.ts'];
 const ambientNames: readonly string[] = [
@@ -59,8 +77,10 @@ const ambientNames: readonly string[] = [
   ...['setImmediate', 'setInterval', 'setTimeout'],
 ];
 
-/** The row of the table for a file, given relative to src/. */
+/** The room of a file, given relative to src/. */
 export function folderOf(path: string): string {
+  const room = nested.find((name) => path.startsWith(`${name}/`));
+  if (room !== undefined) return room;
   const slash = path.indexOf('/');
   if (slash >= 0) return path.slice(0, slash);
   return entryFiles.includes(path) ? 'entry' : 'leaf';
@@ -119,7 +139,9 @@ export function lintOverrides(): unknown[] {
   const imports = Object.entries(folders).map(([folder, rule]) => {
     const reach = reachable(folder);
     const others = Object.keys(folders).filter((other) => !reach.has(other) && other !== 'leaf' && other !== 'entry');
-    const group = others.map((other) => `**/${other}/**`).concat((rule.files ?? []).map((file) => `!**/${file}`));
+    const group = others
+      .map((other) => (hasRooms(other) ? `**/${other}/*` : `**/${other}/**`))
+      .concat((rule.files ?? []).map((file) => `!**/${file}`));
     if (folder !== 'testing') group.push(...entryFiles.map((file) => `**/${file}`), '!**/operators/index.ts');
     if (rule.kind !== 'host') group.push('node:*', 'node:*/**');
     const message = `${folder} is ${rule.kind} and builds on ${rule.on.join(', ') || 'nothing'}: see src/testing/architecture.ts.`;
@@ -130,11 +152,19 @@ export function lintOverrides(): unknown[] {
   return [ambient, ...imports];
 }
 
+/** Whether a room has rooms inside it. */
+function hasRooms(folder: string): boolean {
+  return nested.some((name) => name.startsWith(`${folder}/`));
+}
+
 function override(includes: readonly string[], style: object): unknown {
   return { includes: [...includes, '!**/*.test.ts'], linter: { rules: { style } } };
 }
 
+/** The files of a room, without those of rooms inside it. */
 function globsOf(folder: string): string[] {
+  const inside = nested.filter((name) => name.startsWith(`${folder}/`)).map((name) => `!src/${name}/**`);
+  if (inside.length > 0) return [`src/${folder}/**`, ...inside];
   if (folder === 'leaf') return ['src/*.ts', ...entryFiles.map((file) => `!src/${file}`)];
   return folder === 'entry' ? entryFiles.map((file) => `src/${file}`) : [`src/${folder}/**`];
 }

@@ -6,6 +6,7 @@ import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises';
 import { basename, join } from 'node:path';
 import { defined } from '../assert.ts';
 import { loadLatestCheckpoint } from '../storage/checkpoints.ts';
+import { nodeDisk } from '../storage/node/disk.ts';
 import { type CommandEvent, childrenOf, jsonLines, type RunningCommand, runCommand, startCommand } from './command.ts';
 import { difference, type Outcome } from './memory-cluster.ts';
 
@@ -179,7 +180,7 @@ async function outcomeOf(folder: string, rounds: number): Promise<Outcome> {
     Array.from({ length: rounds }, (_, round) => round),
     `the rounds of ${folder}`,
   );
-  const { checkpoint, warnings } = await loadLatestCheckpoint(join(folder, 'checkpoints'));
+  const { checkpoint, warnings } = await loadLatestCheckpoint(join(folder, 'checkpoints'), { disk: nodeDisk });
   assert.deepEqual(warnings, []);
   assert.equal(checkpoint?.round, rounds, `${folder}: ${await readdir(join(folder, 'checkpoints'))}`);
   const { parameters: parameter, buffers: buffer, optimizerState: optimizer } = checkpoint;

@@ -4,9 +4,8 @@ import assert from 'node:assert/strict';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { basename, dirname, join } from 'node:path';
 import { test } from 'node:test';
-import { fixtureFolder } from './pytorch-fixtures.ts';
+import { repository as root } from './source-files.ts';
 
-const root = join(fixtureFolder('zoo'), '..', '..', '..');
 const documents = readdirSync(join(root, 'docs'))
   .filter((name) => name.endsWith('.md'))
   .map((name) => ({ name, text: readFileSync(join(root, 'docs', name), 'utf8') }));

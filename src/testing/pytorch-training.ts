@@ -10,10 +10,10 @@ import { systemClock } from '../clock.ts';
 import { layers } from '../graph/layers.ts';
 import { decodeModel, parseModel } from '../graph/onnx/decode.ts';
 import type { Tensor } from '../graph/tensor.ts';
+import { loadModel } from '../runtime/host/models.ts';
 import { runSession } from '../runtime/host/session-here.ts';
-import { loadModel } from '../runtime/run/models.ts';
 import { sizedByData } from '../runtime/run/subject.ts';
-import { loadDataset } from '../storage/datasets.ts';
+import { loadDataset } from '../storage/node/datasets.ts';
 import { handPlan } from './hand-plans.ts';
 import type { PytorchFixture } from './pytorch-fixtures.ts';
 

@@ -10,8 +10,8 @@
 //   48 kind, then for each tensor: type, rank, dimensions (32 bits each), then control JSON, then zeros up to a
 //   multiple of 8
 
-import { crc32 } from 'node:zlib';
 import { assert } from '../assert.ts';
+import { crc32 } from '../checksum.ts';
 import { ProtocolError, RunError } from '../errors.ts';
 import {
   byteLength,
@@ -114,14 +114,9 @@ function viewOf(bytes: Uint8Array): DataView {
   return new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
 }
 
-/** CRC-32 continued over more bytes. (zlib's starts anew at an empty array, whatever it is given.) */
-function extendChecksum(sum: number, bytes: Uint8Array): number {
-  return bytes.length === 0 ? sum : crc32(bytes, sum);
-}
-
 /** CRC-32 of the head's bytes without the field that holds it. */
 function headChecksum(head: Uint8Array): number {
-  return extendChecksum(crc32(head.subarray(0, fixedHeadBytes - 4)), head.subarray(fixedHeadBytes));
+  return crc32(head.subarray(fixedHeadBytes), crc32(head.subarray(0, fixedHeadBytes - 4)));
 }
 
 function checkOutgoing(frame: Frame, tensors: readonly Tensor[]): void {
@@ -236,9 +231,7 @@ export function encodeFrame(frame: Frame, options: EncodeOptions = {}): Uint8Arr
     );
   }
   const checksum =
-    options.checksum === false
-      ? undefined
-      : tensors.reduce((sum, tensor) => extendChecksum(sum, tensorBytes(tensor)), 0);
+    options.checksum === false ? undefined : tensors.reduce((sum, tensor) => crc32(tensorBytes(tensor), sum), 0);
   writeHead(head, frame, tensors, control, totalBytes, checksum);
   return parts;
 }
@@ -364,7 +357,7 @@ export function decodeFrame(
   let checksum = 0;
   const tensors = head.layouts.map(({ type, shape, offset, byteLength: length }): Tensor => {
     const data = bytes.subarray(offset, offset + length);
-    if (head.tensorsChecksum !== undefined && options.verify !== false) checksum = extendChecksum(checksum, data);
+    if (head.tensorsChecksum !== undefined && options.verify !== false) checksum = crc32(data, checksum);
     return { type, shape, data: viewBytes(type, data) };
   });
   if (head.tensorsChecksum !== undefined && options.verify !== false && checksum !== head.tensorsChecksum) {

@@ -85,7 +85,7 @@ export function parseAnswer(bytes: Uint8Array): Welcome | Refused {
 /** Writes a hello or an answer. */
 export function encodeHandshake(message: Hello | Welcome | Refused): string {
   const text = JSON.stringify(message);
-  if (Buffer.byteLength(text) > maxHandshakeBytes)
+  if (new TextEncoder().encode(text).length > maxHandshakeBytes)
     throw new ProtocolError(`a hello or its answer is limited to ${maxHandshakeBytes} bytes`);
   return text;
 }

@@ -10,7 +10,7 @@
 //   12 bytes of the trailing message   16 its checksum, or zero   20 the frame's bytes (an acknowledgement: count and
 //   time as doubles)
 
-import { crc32 } from 'node:zlib';
+import { crc32 } from '../checksum.ts';
 import { ProtocolError } from '../errors.ts';
 import type { Priority } from './link.ts';
 
@@ -78,47 +78,52 @@ export interface Carrier {
 export function encodePiece(piece: Piece, sequence: number, { isProven }: Carrier): Uint8Array[] {
   let length = headerBytes;
   for (const part of piece.inline) length += part.length;
-  const message = Buffer.allocUnsafe(length);
+  const message = new Uint8Array(length);
+  const view = viewOf(message);
   const { lane, first, last, inline, trailing } = piece;
   const isChecked = trailing !== undefined && !isProven;
   const flags =
     (first ? firstFlag : 0) | (last ? lastFlag : 0) | (trailing !== undefined && isProven ? uncheckedFlag : 0);
-  writeHeader(message, sequence, lanes.indexOf(lane), flags);
-  message.writeUInt32LE(trailing?.length ?? 0, 12);
-  message.writeUInt32LE(isChecked ? crc32(trailing) : 0, 16);
+  writeHeader(view, sequence, lanes.indexOf(lane), flags);
+  view.setUint32(12, trailing?.length ?? 0, true);
+  view.setUint32(16, isChecked ? crc32(trailing) : 0, true);
   let offset = headerBytes;
   for (const part of inline) {
     message.set(part, offset);
     offset += part.length;
   }
-  message.writeUInt32LE(crc32(message.subarray(4)), 0);
+  view.setUint32(0, crc32(message.subarray(4)), true);
   return trailing === undefined ? [message] : [message, trailing];
 }
 
 /** Encodes an acknowledgement. */
 export function encodeAcknowledgement({ byteCount, atMs }: Acknowledgement, sequence: number): Uint8Array {
-  const message = Buffer.allocUnsafe(headerBytes + 16);
-  writeHeader(message, sequence, acknowledgementLane, 0);
-  message.fill(0, 12, headerBytes);
-  message.writeDoubleLE(byteCount, headerBytes);
-  message.writeDoubleLE(atMs, headerBytes + 8);
-  message.writeUInt32LE(crc32(message.subarray(4)), 0);
+  const message = new Uint8Array(headerBytes + 16);
+  const view = viewOf(message);
+  writeHeader(view, sequence, acknowledgementLane, 0);
+  view.setFloat64(headerBytes, byteCount, true);
+  view.setFloat64(headerBytes + 8, atMs, true);
+  view.setUint32(0, crc32(message.subarray(4)), true);
   return message;
 }
 
-function writeHeader(message: Buffer, sequence: number, lane: number, flags: number): void {
-  message.writeUInt32LE(sequence, 4);
-  message[8] = magic;
-  message[9] = lane;
-  message[10] = flags;
-  message[11] = 0;
+function viewOf(bytes: Uint8Array): DataView {
+  return new DataView(bytes.buffer, bytes.byteOffset, bytes.byteLength);
+}
+
+function writeHeader(view: DataView, sequence: number, lane: number, flags: number): void {
+  view.setUint32(4, sequence, true);
+  view.setUint8(8, magic);
+  view.setUint8(9, lane);
+  view.setUint8(10, flags);
+  view.setUint8(11, 0);
 }
 
 /** Reads a message with a header, the `sequence`-th of its link. Throws ProtocolError. */
 export function decodeMessage(message: Uint8Array, sequence: number, { isProven }: Carrier): Announcement {
   if (message.length < headerBytes)
     throw new ProtocolError(`a message of ${message.length} bytes is shorter than its header`);
-  const view = new DataView(message.buffer, message.byteOffset, message.byteLength);
+  const view = viewOf(message);
   const [lane, flags] = [message[9] as number, message[10] as number];
   if (message[8] !== magic || message[11] !== 0)
     throw new ProtocolError('a message does not begin with the header of this protocol');

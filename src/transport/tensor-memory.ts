@@ -4,6 +4,7 @@
 
 import { FreeBuffers } from '../buffer-pool.ts';
 import type { ElementArray } from '../graph/tensor.ts';
+import { uninitialized } from '../memory.ts';
 
 /** Smaller memory is cheaper to make than to keep. */
 const leastBytes = 4_096;
@@ -15,9 +16,7 @@ const free = new FreeBuffers();
 /** Exactly so many bytes in a buffer of their own, which hold anything. */
 export function takeMemory(byteLength: number): Uint8Array<ArrayBuffer> {
   const buffer = free.take(byteLength);
-  return buffer === undefined
-    ? (Buffer.allocUnsafeSlow(byteLength) as Uint8Array<ArrayBuffer>)
-    : new Uint8Array(buffer);
+  return buffer === undefined ? uninitialized(byteLength) : new Uint8Array(buffer);
 }
 
 /**

@@ -4,6 +4,7 @@
 
 import { type Clock, systemClock } from '../clock.ts';
 import { ProtocolError, RunError } from '../errors.ts';
+import { uninitialized } from '../memory.ts';
 import { Assembler } from './assembler.ts';
 import { defaultFrameLimits, encodeFrame, type FrameLimits } from './frame.ts';
 import type { Frame, Link, LinkEnd, LinkRate, Priority } from './link.ts';
@@ -102,7 +103,7 @@ export class WireLink implements Link {
   #cancelAcknowledge: (() => void) | undefined;
   #announced: { readonly piece: Announcement & { kind: 'piece' }; readonly arriving: Arriving } | undefined;
   /** Where messages with a header are read. */
-  #headerRoom = Buffer.alloc(0);
+  #headerRoom: Uint8Array = new Uint8Array(0);
   #handler: ((frame: Frame) => void) | undefined;
   #backlog: Backlogged[] = [];
   #backlogBytes = 0;
@@ -175,8 +176,8 @@ export class WireLink implements Link {
   room(byteCount: number): Uint8Array | undefined {
     if (this.#state === 'ended') return undefined;
     if (this.#announced?.piece.trailingBytes === byteCount)
-      return this.#announced.arriving.assembler.room(byteCount) ?? Buffer.allocUnsafe(byteCount);
-    if (this.#headerRoom.length < byteCount) this.#headerRoom = Buffer.allocUnsafeSlow(Math.max(1024, 2 * byteCount));
+      return this.#announced.arriving.assembler.room(byteCount) ?? uninitialized(byteCount);
+    if (this.#headerRoom.length < byteCount) this.#headerRoom = uninitialized(Math.max(1024, 2 * byteCount));
     return this.#headerRoom.subarray(0, byteCount);
   }
 

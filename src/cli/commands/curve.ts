@@ -3,6 +3,7 @@
 import { join } from 'node:path';
 import type { Command } from 'commander';
 import { readLearningCurve } from '../../runtime/run/learning-curve.ts';
+import { nodeDisk } from '../../storage/node/disk.ts';
 import { panels } from '../curve/chart.ts';
 import { curveSvg } from '../curve/svg-chart.ts';
 import { chartColumns, drawPanel } from '../curve/terminal-chart.ts';
@@ -31,7 +32,7 @@ export function addCurve(program: Command): Command {
 
 async function drawCurve(folder: string, options: CurveCommandOptions): Promise<void> {
   const output = createOutput(options);
-  const curve = await readLearningCurve(folder);
+  const curve = await readLearningCurve(folder, nodeDisk);
   const picture = options.output ?? join(folder, 'curve.svg');
   await checkWritable(picture);
   await writeText(picture, curveSvg(curve));

@@ -2,8 +2,9 @@
 
 import type { Command } from 'commander';
 import { InputError } from '../../errors.ts';
-import { modelOfRun } from '../../runtime/run/trained.ts';
+import { modelOfRun } from '../../runtime/host/trained.ts';
 import { writeFileAtomically } from '../../storage/atomic.ts';
+import { nodeDisk } from '../../storage/node/disk.ts';
 import { checkWritable } from '../files.ts';
 import { createOutput } from '../output.ts';
 import { counted, memory } from '../terminal.ts';
@@ -27,7 +28,7 @@ async function exportRun(options: { run?: string; output?: string; json?: boolea
   const { bytes, round } = await modelOfRun(options.run, (warning) =>
     output.observe({ kind: 'warning', message: warning }),
   );
-  await writeFileAtomically(options.output, [bytes]);
+  await writeFileAtomically(options.output, [bytes], nodeDisk);
   output.json({ file: options.output, bytes: bytes.length, round });
   if (!output.isJson)
     output.terminal.section(

@@ -6,6 +6,7 @@ import { InputError } from '../../errors.ts';
 import { writeSecret } from '../../runtime/host/security/state-folder.ts';
 import type { RunEvent } from '../../runtime/protocol/events.ts';
 import type { TrainSettings } from '../../runtime/run/settings.ts';
+import { nodeDisk } from '../../storage/node/disk.ts';
 import { resumeRunFolder } from '../../storage/run-folder.ts';
 import { isThere, readConfig } from '../files.ts';
 import { readRun } from '../inputs.ts';
@@ -55,7 +56,12 @@ async function train(options: TrainOptions): Promise<void> {
   if (resume === undefined) await runInNewFolder(run, out, output, signal);
   else {
     const onWarning = (message: string): void => output.observe({ kind: 'warning', message });
-    await runIn({ folder: await resumeRunFolder(resume, run.machine.firstRound, { onWarning }) }, run, output, signal);
+    await runIn(
+      { folder: await resumeRunFolder(resume, run.machine.firstRound, { disk: nodeDisk, onWarning }) },
+      run,
+      output,
+      signal,
+    );
   }
 }
 

@@ -6,10 +6,10 @@ import { parentPort, workerData } from 'node:worker_threads';
 import { assert, defined, unreachable } from '../../assert.ts';
 import { movable } from '../buffers.ts';
 import type { Engine, Executable, Value } from '../engine.ts';
-import { createOnnxRuntimeHereEngine } from '../onnxruntime-web.ts';
 import { createReferenceEngine } from '../reference.ts';
 import { type Reply, type Request, sharedNow, type ThreadOptions, toFailure } from './compute-thread-messages.ts';
 import { openThreadClock } from './host-linux.ts';
+import { createOnnxRuntimeHereEngine } from './onnxruntime-here.ts';
 import { createWorkClock } from './work-clock.ts';
 
 /**

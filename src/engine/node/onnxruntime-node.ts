@@ -3,9 +3,9 @@
 
 import { InputError } from '../../errors.ts';
 import type { Engine } from '../engine.ts';
-import { withHeapRoom } from '../heap-room.ts';
 import { createOnnxRuntimeEngine } from '../onnxruntime.ts';
 import type { OnnxRuntime } from '../onnxruntime-module.ts';
+import { withHeapRoom } from './heap-room.ts';
 import { type PacingOptions, paced } from './pacing.ts';
 
 export interface OnnxRuntimeNodeOptions {

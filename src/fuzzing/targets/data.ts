@@ -3,15 +3,15 @@
 import assert from 'node:assert/strict';
 import { isDeepStrictEqual } from 'node:util';
 import { deflateRawSync, gzipSync } from 'node:zlib';
+import { crc32 } from '../../checksum.ts';
 import { type Tensor, tensor } from '../../graph/tensor.ts';
 import type { Random } from '../../random.ts';
-import { loadDataset } from '../../storage/datasets.ts';
-import { coded, type Disk } from '../../storage/node/disk.ts';
+import { coded, type Disk } from '../../storage/disk.ts';
+import { loadDataset } from '../../storage/node/datasets.ts';
 import { type Dataset, gather } from '../../training/data/dataset.ts';
 import { readIdx, writeIdx } from '../../training/data/idx.ts';
 import { readNpy, writeNpy } from '../../training/data/npy.ts';
 import { parseDataSpec } from '../../training/data/spec.ts';
-import { crc32 } from '../../training/data/zip.ts';
 import { damagedBytes, damagedText, oneOf } from '../inputs.ts';
 import type { Target } from '../target.ts';
 

@@ -16,7 +16,7 @@ import {
   normaliseJoinCode,
   splitJoinCode,
   withKeyHash,
-} from '../../transport/join-code.ts';
+} from '../../transport/node/join-code.ts';
 import { createAuthorityMaterial, openAuthority } from '../../transport/node/tls/authority.ts';
 import { deviceOf, deviceUri } from '../../transport/node/tls/identity.ts';
 import { damagedBytes, damagedText, oneOf, randomBytes } from '../inputs.ts';

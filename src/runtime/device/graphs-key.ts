@@ -1,11 +1,11 @@
 // What a stage's graphs depend on, as a key: two stages with the same key on one engine have the same graphs, whatever
 // their weights, in every process and on every day. worker/layout.ts compares stages within one run.
 
-import { createHash, type Hash } from 'node:crypto';
 import type { Engine } from '../../engine/engine.ts';
 import type { Graph } from '../../graph/graph.ts';
 import type { LayerSequence } from '../../graph/layers.ts';
 import { tensorBytes } from '../../graph/tensor.ts';
+import { createSha256, type Sha256 } from '../../sha256.ts';
 import type { StageOptions } from './stage-graphs.ts';
 
 /**
@@ -15,7 +15,7 @@ import type { StageOptions } from './stage-graphs.ts';
 export function graphsKey({ name, blockSize }: Pick<Engine, 'name' | 'blockSize'>, options: StageOptions): string {
   const { sequence, layers, sampleCount, training, label, savedBudgetBytes, form } = options;
   const { loss, optimizer, frozen } = training;
-  const hash = createHash('sha256').update(modelDigest(sequence));
+  const hash = createSha256().update(modelDigest(sequence));
   const labels = [label.type, label.shape];
   const isStrict = training.grain !== undefined;
   const { buckets, pass } = form.pieces ?? {};
@@ -33,7 +33,7 @@ export function graphsKey({ name, blockSize }: Pick<Engine, 'name' | 'blockSize'
     options.budgetCount,
   ]);
   add(hash, [form.passes, form.sums, form.grains > 1, pieces]);
-  return hash.digest('hex');
+  return hash.digest();
 }
 
 const digests = new WeakMap<LayerSequence, string>();
@@ -43,19 +43,19 @@ function modelDigest(sequence: LayerSequence): string {
   const known = digests.get(sequence);
   if (known !== undefined) return known;
   const { graph, layers } = sequence;
-  const hash = createHash('sha256');
+  const hash = createSha256();
   addGraph(hash, graph);
   add(
     hash,
     layers.map(({ nodes }) => nodes),
   );
-  const digest = hash.digest('hex');
+  const digest = hash.digest();
   digests.set(sequence, digest);
   return digest;
 }
 
 function addGraph(
-  hash: Hash,
+  hash: Sha256,
   { name, inputs, outputs, nodes, initializers, parameters, buffers, fixedBatch }: Graph,
 ): void {
   add(hash, [name, inputs, outputs, nodes, parameters, buffers, fixedBatch]);
@@ -66,7 +66,7 @@ function addGraph(
   }
 }
 
-function add(hash: Hash, value: unknown): void {
+function add(hash: Sha256, value: unknown): void {
   hash.update(JSON.stringify(value, written)).update('\n');
 }
 
@@ -76,6 +76,6 @@ function written(_key: string, value: unknown): unknown {
     return `number ${Object.is(value, -0) ? '-0' : value}`;
   if (value === undefined) return 'undefined';
   return ArrayBuffer.isView(value)
-    ? Buffer.from(value.buffer, value.byteOffset, value.byteLength).toString('base64')
+    ? Array.from(new Uint8Array(value.buffer, value.byteOffset, value.byteLength)).join()
     : value;
 }

@@ -8,6 +8,7 @@ import type { Clock } from '../../clock.ts';
 import { InputError, RunError } from '../../errors.ts';
 import { writeFileAtomically } from '../../storage/atomic.ts';
 import { readLines } from '../../storage/line-log.ts';
+import { nodeDisk } from '../../storage/node/disk.ts';
 
 const fileName = 'drain.json';
 const lookEveryMs = 500;
@@ -72,7 +73,7 @@ export async function requestDrain({ folder, device, clock, timeoutMs, pause }: 
   }
   const path = join(folder, fileName);
   const number = (requestIn(path)?.number ?? -1) + 1;
-  await writeFileAtomically(path, [new TextEncoder().encode(`${JSON.stringify({ device, number })}\n`)]);
+  await writeFileAtomically(path, [new TextEncoder().encode(`${JSON.stringify({ device, number })}\n`)], nodeDisk);
   const endMs = clock.now() + timeoutMs;
   while (clock.now() < endMs) {
     await pause(lookEveryMs / 2);
@@ -98,7 +99,7 @@ type EventLine = z.infer<typeof eventSchema>;
 
 /** The lines of events.jsonl; damaged lines, and fields that are no text, count as absent. */
 async function linesOf(path: string): Promise<readonly EventLine[]> {
-  const lines = (await readLines(path)) ?? [];
+  const lines = (await readLines(path, nodeDisk)) ?? [];
   return lines.map((line) => {
     const parsed = eventSchema.safeParse(line);
     return parsed.success ? parsed.data : {};

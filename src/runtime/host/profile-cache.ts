@@ -7,6 +7,7 @@ import { dirname, join } from 'node:path';
 import { deviceFacts } from '../../engine/node/host-node.ts';
 import { makeFolders, writeFileAtomically } from '../../storage/atomic.ts';
 import { cacheFolder } from '../../storage/node/digits-cache.ts';
+import { nodeDisk } from '../../storage/node/disk.ts';
 import type { ProfileCache } from '../device/measure/profiler.ts';
 import { messageSchemas } from '../protocol/messages.ts';
 
@@ -39,8 +40,8 @@ export function profileCache(slot: string): ProfileCache {
     },
     async write(key, profile) {
       const path = pathOf(key);
-      await makeFolders(dirname(path));
-      await writeFileAtomically(path, [new TextEncoder().encode(JSON.stringify(profile))]);
+      await makeFolders(dirname(path), nodeDisk);
+      await writeFileAtomically(path, [new TextEncoder().encode(JSON.stringify(profile))], nodeDisk);
     },
   };
 }

@@ -12,7 +12,7 @@ import { trainingMiB } from '../device/memory-need.ts';
 import { profilePoints } from '../protocol/profile-points.ts';
 import type { TrainingSpec } from '../protocol/training-spec.ts';
 import { trainedLayers } from '../run/fine-tuning.ts';
-import type { LoadedModel } from '../run/models.ts';
+import type { LoadedModel } from '../run/loaded-model.ts';
 
 export interface MeasureOptions {
   readonly largestBatch: number;

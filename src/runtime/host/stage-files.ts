@@ -7,6 +7,7 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { isTemporary, makeFolders, writeFileAtomically } from '../../storage/atomic.ts';
 import { cacheFolder } from '../../storage/node/digits-cache.ts';
+import { nodeDisk } from '../../storage/node/disk.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
 
 export interface StageFilesOptions {
@@ -64,9 +65,9 @@ export function createStageFiles(options: StageFilesOptions = {}): StageStore {
         const file = [hash.digest(), ...pieces];
         const size = file.reduce((bytes, piece) => bytes + piece.length, 0);
         if (size > maxBytes) return;
-        await makeFolders(folder);
+        await makeFolders(folder, nodeDisk);
         await makeRoom(folder, maxBytes - size);
-        await writeFileAtomically(await pathOf(key), file);
+        await writeFileAtomically(await pathOf(key), file, nodeDisk);
       } catch (error) {
         onWarning(`A compiled stage is not kept: ${error instanceof Error ? error.message : String(error)}`);
       }

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { fixtureFolder } from '../../testing/pytorch-fixtures.ts';
-import { modelTable } from './layer-table.ts';
+import { modelTable } from '../host/models.ts';
 
 test('the table of the digits net, by hand', async () => {
   const { inputBytes, labelBytes, layers } = await modelTable('digits');

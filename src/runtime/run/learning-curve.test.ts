@@ -3,6 +3,7 @@ import { mkdtemp, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
+import { nodeDisk } from '../../storage/node/disk.ts';
 import { learningCurve, readLearningCurve } from './learning-curve.ts';
 
 const line = (round: number, loss: number | null, accuracy: number | null = null): Record<string, unknown> => ({
@@ -63,14 +64,14 @@ test('many rounds become 120 means, over epochs where one is done', () => {
 test('a folder without metrics is refused', async () => {
   const folder = await mkdtemp(join(tmpdir(), 'asteroid-curve-'));
   await assert.rejects(
-    readLearningCurve(folder),
+    readLearningCurve(folder, nodeDisk),
     /^InputError: .* holds no metrics\.jsonl with rounds in it: name the folder of a run that has begun to train\.$/,
   );
   await writeFile(join(folder, 'metrics.jsonl'), `${JSON.stringify(line(0, 2))}\n`);
-  assert.deepEqual((await readLearningCurve(folder)).loss.train, [{ x: 1, y: 2 }]);
+  assert.deepEqual((await readLearningCurve(folder, nodeDisk)).loss.train, [{ x: 1, y: 2 }]);
   await writeFile(join(folder, 'metrics.jsonl'), `${JSON.stringify(line(0, null))}\n`);
   await assert.rejects(
-    readLearningCurve(folder),
+    readLearningCurve(folder, nodeDisk),
     /^InputError: .* has no round with a loss that is a number in its metrics\.jsonl/,
   );
 });

@@ -1,10 +1,10 @@
 // The learning curve of a run, from its folder's metrics.jsonl and events.jsonl: losses and accuracies over the epochs,
 // ready to be drawn. Node only (reads files).
 
-import { basename, join } from 'node:path';
 import { InputError } from '../../errors.ts';
+import { basename, join } from '../../paths.ts';
+import type { Disk } from '../../storage/disk.ts';
 import { readLines } from '../../storage/line-log.ts';
-import { type Disk, nodeDisk } from '../../storage/node/disk.ts';
 
 /** A value after some training. */
 export interface CurvePoint {
@@ -33,7 +33,7 @@ export interface LearningCurve {
 const stretchCount = 120;
 
 /** Reads a run's curve. Throws InputError for a folder that holds no metrics. */
-export async function readLearningCurve(folder: string, disk: Disk = nodeDisk): Promise<LearningCurve> {
+export async function readLearningCurve(folder: string, disk: Disk): Promise<LearningCurve> {
   const metrics = (await readLines(join(folder, 'metrics.jsonl'), disk)) ?? [];
   if (metrics.length === 0)
     throw new InputError(

@@ -25,7 +25,7 @@ import type { RunState } from '../protocol/run-state.ts';
 import type { RunSubject } from '../protocol/run-subject.ts';
 import type { TrainingSpec } from '../protocol/training-spec.ts';
 import { trainedLayers } from './fine-tuning.ts';
-import type { LoadedModel } from './models.ts';
+import type { LoadedModel } from './loaded-model.ts';
 import { autoSchedule, type TrainSettings } from './settings.ts';
 import { bindToModel, labelCut, sizedByData } from './subject.ts';
 

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { RunError } from '../../errors.ts';
+import { createMemoryDisk } from '../../storage/memory-disk.ts';
 import type { RunFolder } from '../../storage/run-folder.ts';
 import { handPlan } from '../../testing/hand-plans.ts';
 import type { RunEvent } from '../protocol/events.ts';
@@ -26,6 +27,7 @@ function createFolder(write?: RunFolder['write']): {
   });
   const folder: RunFolder = {
     path: 'runs/1',
+    disk: createMemoryDisk(),
     checkpointsPath: 'runs/1/checkpoints',
     metrics: log(metrics),
     events: log(events),

@@ -286,13 +286,17 @@ class TrainingSession {
     const folder = this.#folder;
     if (folder === undefined) return false;
     try {
-      const path = await saveCheckpoint(folder.checkpointsPath, {
-        round,
-        parameters: state.parameter,
-        buffers: state.buffer,
-        optimizerState: state.optimizer,
-        state: { model: model.name, batch: settings.batch, seed: settings.seed, optimizer: settings.optimizer },
-      });
+      const path = await saveCheckpoint(
+        folder.checkpointsPath,
+        {
+          round,
+          parameters: state.parameter,
+          buffers: state.buffer,
+          optimizerState: state.optimizer,
+          state: { model: model.name, batch: settings.batch, seed: settings.seed, optimizer: settings.optimizer },
+        },
+        { disk: folder.disk },
+      );
       this.#observe({ kind: 'checkpoint', round, path });
       return true;
     } catch (error) {

@@ -8,7 +8,8 @@ import { InputError, RunError } from '../../errors.ts';
 import { convertDigits, type DigitArrays } from '../../training/data/digits.ts';
 import { readIdx, writeIdx } from '../../training/data/idx.ts';
 import { makeFolders, writeFileAtomically } from '../atomic.ts';
-import { type Disk, nodeDisk, readError } from './disk.ts';
+import { type Disk, readError } from '../disk.ts';
+import { nodeDisk } from './disk.ts';
 
 export interface DigitOptions {
   readonly disk?: Disk;

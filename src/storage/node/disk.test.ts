@@ -6,8 +6,9 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import test from 'node:test';
 import { createRandom } from '../../random.ts';
+import { type Disk, errorCode, readError, writeError } from '../disk.ts';
 import { createMemoryDisk } from '../memory-disk.ts';
-import { type Disk, errorCode, nodeDisk, readError, writeError } from './disk.ts';
+import { nodeDisk } from './disk.ts';
 
 const bytes = (text: string): Uint8Array => new TextEncoder().encode(text);
 const text = async (disk: Disk, path: string): Promise<string> => new TextDecoder().decode(await disk.read(path));

@@ -5,7 +5,7 @@ import type { Cluster, PlanLayout, Profile } from '../../cluster/cluster.ts';
 import { profileOfKinds } from '../../cluster/kinds.ts';
 import { links } from '../../cluster/links.ts';
 import { deviceTimes, layerTimes } from '../../cluster/times.ts';
-import { modelTable } from '../../runtime/run/layer-table.ts';
+import { modelTable } from '../../runtime/host/models.ts';
 import { deviation, type Experiment, markdownTable, planWith, times, withBandwidth } from './experiment.ts';
 
 /** The batch size of FTPipeHD's experiments on laptops. */

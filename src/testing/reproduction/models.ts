@@ -1,7 +1,7 @@
 // The papers' models as layer tables, with the batch of a round and our assumptions where a paper is silent.
 
 import type { ModelTable, TableLayer } from '../../cluster/kinds.ts';
-import { modelTable } from '../../runtime/run/layer-table.ts';
+import { modelTable } from '../../runtime/host/models.ts';
 
 export interface PaperModel {
   /** The paper's name for it. */

@@ -10,7 +10,7 @@ import { lightReplan } from '../../planner/replan/light.ts';
 import { linkLoads, moves, stateBytes, transferTimeMs } from '../../planner/replan/moves.ts';
 import { replicationInterval } from '../../planner/replan/replication.ts';
 import { remaining } from '../../planner/replan/survivors.ts';
-import { modelTable } from '../../runtime/run/layer-table.ts';
+import { modelTable } from '../../runtime/host/models.ts';
 import { lineChart } from './charts.ts';
 import {
   describe,

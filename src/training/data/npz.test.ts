@@ -5,6 +5,7 @@ import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import test from 'node:test';
 import { deflateRawSync } from 'node:zlib';
+import { crc32 } from '../../checksum.ts';
 import { InputError } from '../../errors.ts';
 import { tensor, toNumbers } from '../../graph/tensor.ts';
 import { inflate } from '../../storage/node/inflate.ts';
@@ -14,7 +15,7 @@ import { datasetsFromArrays } from './arrays.ts';
 import { gather } from './dataset.ts';
 import { writeNpy } from './npy.ts';
 import { readNpz } from './npz.ts';
-import { crc32, readZip } from './zip.ts';
+import { readZip } from './zip.ts';
 
 const fixture = (name: string): Uint8Array => readFileSync(join(fixtureFolder('npy'), name));
 

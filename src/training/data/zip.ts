@@ -1,18 +1,8 @@
 // The part of the zip format that .npz files use: stored and deflated entries, zip64 sizes, CRC-32 checked. Read from
 // the central directory; encrypted, split and otherwise compressed archives are refused.
 
+import { crc32 } from '../../checksum.ts';
 import { damaged, type Inflate, maxInflation, plainSource, type Source, shownName, viewOf } from './source.ts';
-
-const crcTable: Uint32Array = makeCrcTable();
-
-/** The CRC-32 of zip, gzip and PNG. */
-export function crc32(bytes: Uint8Array): number {
-  let crc = 0xffffffff;
-  for (let index = 0; index < bytes.length; index++) {
-    crc = (crcTable[(crc ^ (bytes[index] as number)) & 0xff] as number) ^ (crc >>> 8);
-  }
-  return (crc ^ 0xffffffff) >>> 0;
-}
 
 interface Entry {
   readonly name: string;
@@ -176,14 +166,4 @@ function unpack(source: Source, entry: Entry, packed: Uint8Array, inflate: Infla
       `the entry ${shownName(entry.name)} cannot be decompressed (${(error as Error).message})`,
     );
   }
-}
-
-function makeCrcTable(): Uint32Array {
-  const table = new Uint32Array(256);
-  for (let byte = 0; byte < 256; byte++) {
-    let crc = byte;
-    for (let bit = 0; bit < 8; bit++) crc = (crc & 1) !== 0 ? 0xedb88320 ^ (crc >>> 1) : crc >>> 1;
-    table[byte] = crc >>> 0;
-  }
-  return table;
 }

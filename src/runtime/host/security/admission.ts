@@ -14,7 +14,7 @@ import {
   joinCodeBytes,
   joinCodeLifetimeMs,
   withKeyHash,
-} from '../../../transport/join-code.ts';
+} from '../../../transport/node/join-code.ts';
 import { type Authority, checkPair, createIdentity } from '../../../transport/node/tls/authority.ts';
 import { deviceOf, keyHash } from '../../../transport/node/tls/identity.ts';
 import type { Accepted, TlsOptions } from '../../../transport/node/websocket.ts';

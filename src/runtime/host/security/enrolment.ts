@@ -7,7 +7,7 @@ import type { PeerCertificate } from 'node:tls';
 import { z } from 'zod';
 import { InputError, RunError } from '../../../errors.ts';
 import { protocolVersion } from '../../../transport/handshake.ts';
-import { matchesKeyHash, splitJoinCode } from '../../../transport/join-code.ts';
+import { matchesKeyHash, splitJoinCode } from '../../../transport/node/join-code.ts';
 import { createRequest } from '../../../transport/node/tls/authority.ts';
 import { pemOf, serverCertificates } from '../../../transport/node/tls/chain.ts';
 import { type DeviceId, deviceOf, deviceUri, type Identity, keyHash } from '../../../transport/node/tls/identity.ts';

@@ -3,9 +3,9 @@ import { execFile } from 'node:child_process';
 import { existsSync, readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { promisify } from 'node:util';
+import type { OnnxRuntime } from '../onnxruntime-module.ts';
 import { withHeapRoom } from './heap-room.ts';
-import { allocatorEnvironment } from './node/host-node.ts';
-import type { OnnxRuntime } from './onnxruntime-module.ts';
+import { allocatorEnvironment } from './host-node.ts';
 
 /**
  * A runtime whose runs take so many pages anew, as `faultsOf` says of each run of a session, and `runMs`; and what the

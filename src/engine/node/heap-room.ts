@@ -7,8 +7,8 @@
 // In one process of a hundred it cannot: V8 has put the range of its code (128 MiB and more) right behind the heap. The
 // C library then adds pieces of 20 MiB that do not join, and larger blocks stay mappings.
 
-import { discardBuffer } from './buffers.ts';
-import type { OnnxRuntime, RuntimeSession } from './onnxruntime-module.ts';
+import { discardBuffer } from '../buffers.ts';
+import type { OnnxRuntime, RuntimeSession } from '../onnxruntime-module.ts';
 
 export interface HeapRoomOptions {
   /** Pages that this process was given, so far. Default: what the operating system says. */

@@ -1,29 +1,19 @@
-// A model as a run needs it: from a file or the zoo, ready to train, and on its way out as ONNX again. Node only (reads
-// files).
+// A model as a run needs it: from a file or the zoo, ready to train, and on its way out as ONNX again.
 
 import { closeSync, fstatSync, openSync, readSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
+import type { ModelTable } from '../../cluster/kinds.ts';
 import { InputError } from '../../errors.ts';
-import type { Graph } from '../../graph/graph.ts';
 import { exportGraph, exportModel } from '../../graph/onnx/export.ts';
 import type { ExternalLoader } from '../../graph/onnx/external.ts';
 import { type ImportedModel, importModel } from '../../graph/onnx/import.ts';
 import { inferenceMode, trainingMode } from '../../graph/onnx/modes.ts';
 import { replaceHead } from '../../graph/onnx/replace-head.ts';
-import type { Tensor } from '../../graph/tensor.ts';
 import { buildModel, isZooSpec } from '../../models/zoo.ts';
-
-/** A loaded model. */
-export interface LoadedModel {
-  readonly name: string;
-  /** In training mode. */
-  readonly graph: Graph;
-  /** What the user should know of how the file was read, one sentence each. */
-  readonly notes: readonly string[];
-  /** The ONNX model with these parameters and buffers, for inference: the user's own file but for the weights. */
-  write(trained: ReadonlyMap<string, Tensor>): Uint8Array;
-}
+import { trainedLayers } from '../run/fine-tuning.ts';
+import { layerTable } from '../run/layer-table.ts';
+import type { LoadedModel } from '../run/loaded-model.ts';
 
 /** How a model is changed when it is loaded. */
 export interface LoadModelOptions {
@@ -79,6 +69,15 @@ function withNewHead(imported: ImportedModel, classCount: number, seed: number):
   const names = head.bias === undefined ? `${head.weight.name} has` : `${head.weight.name} and ${head.bias.name} have`;
   const note = `The classifier is new: ${names} fresh weights for ${classCount} classes instead of ${head.classCount}.`;
   return { ...model, notes: [...model.notes, note] };
+}
+
+/**
+ * The table of `spec`: an .onnx file, or the name of a built-in model, whose weights are not drawn. All of it is
+ * trained. Throws InputError.
+ */
+export async function modelTable(spec: string): Promise<ModelTable> {
+  const graph = isZooSpec(spec) ? buildModel(spec, { initialize: false }).graph : (await loadModel(spec, 0)).graph;
+  return layerTable(spec, trainedLayers(graph, { loss: 'cross-entropy', freeze: [], freezeAllBut: [] }).sequence);
 }
 
 /** Reads an .onnx file, with weights that lie in files beside it. Throws InputError that names it. */

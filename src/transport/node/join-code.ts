@@ -4,8 +4,8 @@
 // has another never gets to see the secret.
 
 import { createHash, timingSafeEqual } from 'node:crypto';
-import { assert } from '../assert.ts';
-import type { Clock } from '../clock.ts';
+import { assert } from '../../assert.ts';
+import type { Clock } from '../../clock.ts';
 
 /** Crockford's base 32: no I, L, O or U. */
 const alphabet = '0123456789ABCDEFGHJKMNPQRSTVWXYZ';

@@ -3,11 +3,11 @@
 // below.
 
 import { basename, join } from 'node:path';
-import { InputError } from '../errors.ts';
-import type { Tensor } from '../graph/tensor.ts';
-import { type Datasets, datasetFromPair, datasetsFromArrays } from '../training/data/arrays.ts';
-import { readCifar10 } from '../training/data/cifar10.ts';
-import { readCsv } from '../training/data/csv.ts';
+import { InputError } from '../../errors.ts';
+import type { Tensor } from '../../graph/tensor.ts';
+import { type Datasets, datasetFromPair, datasetsFromArrays } from '../../training/data/arrays.ts';
+import { readCifar10 } from '../../training/data/cifar10.ts';
+import { readCsv } from '../../training/data/csv.ts';
 import {
   createDataset,
   type Dataset,
@@ -15,18 +15,19 @@ import {
   inputField,
   labelField,
   split,
-} from '../training/data/dataset.ts';
-import { readIdx } from '../training/data/idx.ts';
-import { readNpy } from '../training/data/npy.ts';
-import { readNpz } from '../training/data/npz.ts';
-import { gunzip, type Source } from '../training/data/source.ts';
-import { type DataSpec, parseDataSpec } from '../training/data/spec.ts';
-import { makeSynthetic } from '../training/data/synthetic.ts';
-import { makeSyntheticTokens } from '../training/data/synthetic-tokens.ts';
-import { readTokens } from '../training/data/tokens.ts';
-import { type DigitOptions, loadDigits } from './node/digits-cache.ts';
-import { type Disk, nodeDisk, readError } from './node/disk.ts';
-import { inflate } from './node/inflate.ts';
+} from '../../training/data/dataset.ts';
+import { readIdx } from '../../training/data/idx.ts';
+import { readNpy } from '../../training/data/npy.ts';
+import { readNpz } from '../../training/data/npz.ts';
+import { gunzip, type Source } from '../../training/data/source.ts';
+import { type DataSpec, parseDataSpec } from '../../training/data/spec.ts';
+import { makeSynthetic } from '../../training/data/synthetic.ts';
+import { makeSyntheticTokens } from '../../training/data/synthetic-tokens.ts';
+import { readTokens } from '../../training/data/tokens.ts';
+import { type Disk, readError } from '../disk.ts';
+import { type DigitOptions, loadDigits } from './digits-cache.ts';
+import { nodeDisk } from './disk.ts';
+import { inflate } from './inflate.ts';
 
 export interface LoadOptions extends DigitOptions {
   /** For synthetic data and for splitting; default 0. */

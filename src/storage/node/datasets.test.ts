@@ -6,15 +6,15 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import test from 'node:test';
 import { gzipSync } from 'node:zlib';
-import { InputError } from '../errors.ts';
-import { tensor, toNumbers } from '../graph/tensor.ts';
-import { fixtureFolder } from '../testing/pytorch-fixtures.ts';
-import { checkLabels, type Dataset, gather } from '../training/data/dataset.ts';
-import { writeIdx } from '../training/data/idx.ts';
-import { writeNpy } from '../training/data/npy.ts';
+import { InputError } from '../../errors.ts';
+import { tensor, toNumbers } from '../../graph/tensor.ts';
+import { fixtureFolder } from '../../testing/pytorch-fixtures.ts';
+import { checkLabels, type Dataset, gather } from '../../training/data/dataset.ts';
+import { writeIdx } from '../../training/data/idx.ts';
+import { writeNpy } from '../../training/data/npy.ts';
 import { loadDataset } from './datasets.ts';
-import { cacheFolder } from './node/digits-cache.ts';
-import { nodeDisk } from './node/disk.ts';
+import { cacheFolder } from './digits-cache.ts';
+import { nodeDisk } from './disk.ts';
 
 async function inTemporaryFolder(use: (folder: string) => Promise<void>): Promise<void> {
   const folder = await mkdtemp(join(tmpdir(), 'asteroid-data-'));

@@ -6,6 +6,7 @@ import { join } from 'node:path';
 import { readDocument } from '../../cluster/document.ts';
 import { InputError } from '../../errors.ts';
 import { loadLatestCheckpoint } from '../../storage/checkpoints.ts';
+import { nodeDisk } from '../../storage/node/disk.ts';
 import { loadModel } from './models.ts';
 
 /** The ONNX bytes, for inference, of a run's last checkpoint, and the rounds that it has done. Throws InputError. */
@@ -14,7 +15,7 @@ export async function modelOfRun(
   onWarning: (warning: string) => void = () => {},
 ): Promise<{ bytes: Uint8Array; round: number }> {
   const { model, seed, ...head } = await readSettings(folder);
-  const { checkpoint, warnings } = await loadLatestCheckpoint(join(folder, 'checkpoints'));
+  const { checkpoint, warnings } = await loadLatestCheckpoint(join(folder, 'checkpoints'), { disk: nodeDisk });
   warnings.forEach(onWarning);
   if (checkpoint === undefined)
     throw new InputError(`${folder} holds no whole checkpoint: the run was stopped before its first one.`);

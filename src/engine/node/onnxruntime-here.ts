@@ -1,0 +1,32 @@
+// ONNX Runtime on this machine: its native build, or WebAssembly where that does not load.
+
+import { InputError } from '../../errors.ts';
+import type { Engine } from '../engine.ts';
+import type { OnnxRuntime } from '../onnxruntime-module.ts';
+import { createOnnxRuntimeWebEngine } from '../onnxruntime-web.ts';
+import { createOnnxRuntimeNodeEngine, type OnnxRuntimeNodeOptions } from './onnxruntime-node.ts';
+import { paced } from './pacing.ts';
+
+/**
+ * The native engine, or the one over WebAssembly where that does not load. Throws the native one's InputError where
+ * neither does.
+ */
+export async function createOnnxRuntimeHereEngine(
+  options: Omit<OnnxRuntimeNodeOptions, 'load'> & {
+    /** Load the packages; tests pass their own. */
+    readonly loadNative?: () => Promise<unknown>;
+    readonly loadWeb?: () => Promise<unknown>;
+  } = {},
+): Promise<Engine> {
+  const { loadNative, loadWeb, ...rest } = options;
+  const { pacing, ...shared } = rest;
+  try {
+    return await createOnnxRuntimeNodeEngine({ ...rest, ...(loadNative && { load: loadNative }) });
+  } catch (error) {
+    if (!(error instanceof InputError)) throw error;
+    const adapt = pacing && { adapt: (runtime: OnnxRuntime) => paced(runtime, pacing) };
+    return createOnnxRuntimeWebEngine({ ...shared, ...adapt, ...(loadWeb && { load: loadWeb }) }).catch(() => {
+      throw error; // that of the faster one says what to install
+    });
+  }
+}

@@ -1,0 +1,15 @@
+// A model as a run needs it: ready to train, and on its way out as ONNX again.
+
+import type { Graph } from '../../graph/graph.ts';
+import type { Tensor } from '../../graph/tensor.ts';
+
+/** A loaded model. */
+export interface LoadedModel {
+  readonly name: string;
+  /** In training mode. */
+  readonly graph: Graph;
+  /** What the user should know of how the file was read, one sentence each. */
+  readonly notes: readonly string[];
+  /** The ONNX model with these parameters and buffers, for inference: the user's own file but for the weights. */
+  write(trained: ReadonlyMap<string, Tensor>): Uint8Array;
+}
