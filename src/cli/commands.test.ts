@@ -75,7 +75,7 @@ async function document<T>(name: string): Promise<T> {
 
 before(async () => {
   await writeFile(at('profile.json'), JSON.stringify(profile));
-  // JSON or YAML, whatever the name says.
+  // JSON or YAML, independent of the name.
   await writeFile(
     at('cluster.yaml'),
     'devices:\n  - { name: a, memoryMiB: 64 }\n  - { name: b, memoryMiB: 64 }\n' +
@@ -124,7 +124,7 @@ test('every command has help with an example, and every example parses', async (
     'lab',
   ];
   assert.deepEqual([...new Set(seen)], names);
-  // One that is named is loaded alone, and is the same.
+  // A named command is loaded alone, with the same help.
   for (const name of names) {
     const [only, ...others] = (await createProgram(name)).commands;
     assert.deepEqual([only?.name(), others.length], [name, 0]);
@@ -151,7 +151,7 @@ test('--version and -V: the package’s, without loading any command', async () 
   }
 });
 
-test('devices: lists who has a certificate, and puts out by name or key', async () => {
+test('devices: lists who has a certificate, and revokes by name or key', async () => {
   const folder = at('state');
   const registry = createRegistry(folder);
   const expiresAtMs = Date.now() + 30 * 86_400_000;
@@ -174,12 +174,12 @@ test('devices: lists who has a certificate, and puts out by name or key', async 
   };
   assert.deepEqual(await parsed('--revoke', 'bbbbbbbb', '--revoke-codes'), [['a', 'c'], [], ['b']]);
   assert.deepEqual(await parsed('--revoke', 'laptop'), [['a'], [], ['c']]);
-  const unknown = await run('--revoke', 'nobody');
+  const unknown = await run('--revoke', 'tablet');
   assert.equal(unknown.code, 2);
-  assert.match(unknown.stderr, /--revoke nobody names no device of this cluster: asteroid devices lists them\./);
+  assert.match(unknown.stderr, /--revoke tablet names no device of this cluster: asteroid devices lists them\./);
 });
 
-test('doctor: one finding a check', async () => {
+test('doctor: one finding for each check', async () => {
   const { fine, findings } = await json<{ fine: boolean; findings: { check: string; state: string; text: string }[] }>(
     'doctor',
   );

@@ -1,4 +1,4 @@
-// What is wrong ends in one sentence on stderr that begins with "asteroid: ", the right exit code, nothing on stdout,
+// A wrong input ends in one sentence on stderr that begins with "asteroid: ", the right exit code, nothing on stdout,
 // and nothing left behind.
 
 import assert from 'node:assert/strict';
@@ -59,7 +59,7 @@ const cluster = {
 const documents: Readonly<Record<string, string | Uint8Array>> = {
   'net.onnx': onnxModel(linear),
   'cut.onnx': onnxModel(linear).subarray(0, 100),
-  'text.onnx': 'This is no model.\n',
+  'text.onnx': 'This is not ONNX.\n',
   'empty.onnx': '',
   'boxes.onnx': onnxModel({
     ...linear,
@@ -112,7 +112,7 @@ interface Case {
   readonly name: string;
   readonly args: readonly string[];
   readonly code?: 1 | 2;
-  /** The line on stderr, behind "asteroid: ". */
+  /** The line on stderr, after "asteroid: ". */
   readonly says: string;
 }
 
@@ -122,12 +122,12 @@ const fits = ['train', ...model, ...data, '--batch', '4', '--steps', '1', '--out
 
 const host = startCommandHost(root, { ...environment, ASTEROID_STATE: '.state' });
 after(() => host.close());
-/** Commands of which a case has run in a process of its own. */
+/** Commands that have had a case in a process of its own. */
 const seen = new Set<string>();
 
 /**
- * Runs in an empty folder and looks at what is left in it. The first case of each command has a process of its own,
- * which must end by itself.
+ * Runs a case in an empty folder and checks that nothing is left in it. The first case of each command has a process of
+ * its own, which must end by itself.
  */
 async function check({ args, code = 2, says }: Case): Promise<void> {
   const cwd = await mkdtemp(join(root, 'cwd-'));
@@ -141,7 +141,7 @@ async function check({ args, code = 2, says }: Case): Promise<void> {
   assert.equal(end.stdout, '');
 }
 
-/** The fix of a wrong address, on this machine. */
+/** The fix for a wrong address, on this machine. */
 const dialled = ownAddresses().length === 0 ? 'use 127.0.0.1' : `give one of ${ownAddresses().join(', ')}`;
 
 const changed = (...args: readonly string[]): readonly string[] => [...fits, ...args];
@@ -250,7 +250,7 @@ const cases: readonly Case[] = [
     says: 'a.npy cannot be read: there is no such file or folder; check the path and its permissions.',
   },
   {
-    name: 'data that are no arrays',
+    name: 'data that are not arrays',
     args: ['train', ...model, '--data', `npy:${at('text.onnx')},${at('y.npy')}`],
     says:
       `${at('text.onnx')} is not a valid npy file: at byte 0 the mark "\\x93NUMPY" is missing; ` +
@@ -339,7 +339,7 @@ const cases: readonly Case[] = [
       'replace the end of the model before exporting it.',
   },
   {
-    name: 'the curve of no run',
+    name: 'the curve of a folder without a run',
     args: ['curve', files],
     says: `${files} holds no metrics.jsonl with rounds in it: name the folder of a run that has begun to train.`,
   },
@@ -360,7 +360,7 @@ const cases: readonly Case[] = [
     says: `${at('list.yaml')} must hold settings as "name: value" lines.`,
   },
   {
-    name: 'a config file that is no YAML',
+    name: 'a config file that is not YAML',
     args: changed('--config', at('broken.yaml')),
     says:
       `${at('broken.yaml')}: line 3, column 1 is neither JSON nor YAML (Flow sequence in block collection must ` +
@@ -385,7 +385,7 @@ const cases: readonly Case[] = [
       'a part of the path is a file, not a folder; make room or choose another folder.',
   },
   {
-    name: 'resuming what is no run',
+    name: 'resuming a folder that is not a run',
     args: ['train', '--resume', files],
     says:
       `${files} is not the folder of a run (it has no config.yaml): ` +
@@ -401,28 +401,28 @@ const cases: readonly Case[] = [
   {
     name: 'resuming into another folder',
     args: ['train', '--resume', at('run'), '--out', 'run'],
-    says: '--resume goes on in its own folder: leave --out away.',
+    says: '--resume continues in the folder of the run: leave out --out.',
   },
   {
     name: 'resuming with other settings',
     args: ['train', '--resume', at('run'), '--config', at('list.yaml')],
-    says: '--resume goes on with the settings in its folder: leave --config away.',
+    says: '--resume continues with the settings in its folder: leave out --config.',
   },
   {
     name: 'resuming with another batch',
     args: ['train', '--resume', at('run'), '--batch', '8'],
-    says: '--batch cannot change when a run is resumed: leave it away, or start a new run.',
+    says: '--batch cannot change when a run is resumed: leave it out, or start a new run.',
   },
   {
     name: 'resuming what was stopped before its first checkpoint',
     args: ['train', '--resume', at('run')],
-    says: `${at('run')} holds no whole checkpoint to go on from: start a new run.`,
+    says: `${at('run')} holds no whole checkpoint to resume from: start a new run.`,
   },
 
   {
     name: 'an address of another machine',
     args: changed('--workers', '1', '--host', '192.0.2.99', '--insecure'),
-    says: `--host 192.0.2.99 is no address of this machine: ${dialled}.`,
+    says: `--host 192.0.2.99 is not an address of this machine: ${dialled}.`,
   },
   {
     name: 'a certificate without its key',
@@ -430,9 +430,9 @@ const cases: readonly Case[] = [
     says: '--tls-cert and --tls-key belong together: give both.',
   },
   {
-    name: 'an address that nobody can dial',
+    name: 'an address that cannot be dialled',
     args: changed('--workers', '1', '--host', '0.0.0.0', '--insecure'),
-    says: `--host 0.0.0.0 is no address that other machines can dial: ${dialled}.`,
+    says: `--host 0.0.0.0 is not an address that other machines can dial: ${dialled}.`,
   },
 
   {
@@ -441,7 +441,7 @@ const cases: readonly Case[] = [
     says: 'nowhere.json cannot be read (there is no such file): check the path.',
   },
   {
-    name: 'a plan that is none',
+    name: 'a plan file that holds a list',
     args: changed('--workers', '2', '--plan', at('list.yaml')),
     says:
       `${at('list.yaml')}: the document is ["batch"]; ` +
@@ -476,7 +476,7 @@ const cases: readonly Case[] = [
   },
 
   {
-    name: 'a worker that is told nothing, where nobody is',
+    name: 'a worker without an address on a network without a coordinator',
     args: ['worker', '--host', '127.0.0.1'],
     code: 1,
     says:
@@ -486,13 +486,13 @@ const cases: readonly Case[] = [
   {
     name: 'a worker with a wrong address',
     args: ['worker', '--join', 'here', '--code', 'x'],
-    says: '--join here is no address such as wss://192.168.1.20:7700: copy the one that asteroid train printed.',
+    says: '--join here is not an address such as wss://192.168.1.20:7700: copy the one that asteroid train printed.',
   },
   {
     name: 'a worker with the address of a page',
     args: ['worker', '--join', 'http://127.0.0.1:7700', '--code', 'x'],
     says:
-      '--join http://127.0.0.1:7700 is no address such as wss://192.168.1.20:7700: ' +
+      '--join http://127.0.0.1:7700 is not an address such as wss://192.168.1.20:7700: ' +
       'copy the one that asteroid train printed.',
   },
   {
@@ -501,7 +501,7 @@ const cases: readonly Case[] = [
     says: 'The join code is missing: give --code-file, or set ASTEROID_JOIN_CODE.',
   },
   {
-    name: 'a worker where nobody listens',
+    name: 'a worker with an address where nothing listens',
     args: ['worker', '--join', 'ws://127.0.0.1:9', '--code', 'x'],
     code: 1,
     says: 'nothing listens at ws://127.0.0.1:9: start it there first, or check the address.',
@@ -548,7 +548,7 @@ const cases: readonly Case[] = [
       'correct the labels or take a model with more outputs.',
   },
   {
-    name: 'export of what is no run',
+    name: 'export of a folder that is not a run',
     args: ['export', '--run', files, '-o', 'out.onnx'],
     says:
       `${files} is not the folder of a run (it has no config.yaml): ` +

@@ -3,7 +3,7 @@
 
 import { endWithParent, needsComputeProcess, runComputeProcess } from './compute-process.ts';
 
-/** What shells say of a program that SIGPIPE has ended. */
+/** The exit code that shells give a program that SIGPIPE ended. */
 const readerGone = 141;
 
 if (needsComputeProcess(process.argv.slice(2), process.env, process.platform))

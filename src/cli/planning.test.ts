@@ -115,7 +115,7 @@ test('what-if: a slower device, then one that leaves and one that joins', async 
   assert.match(stdout, /^Before {5}.*samples\/s .*\nAfter {6}.*by the same plan\n {11}.*by a new plan\nMemory /m);
 });
 
-test('what-if --kill: what is lost, who takes over, what travels, light beside heavy', async () => {
+test('what-if --kill: what is lost, who takes over, what travels, light and heavy recovery', async () => {
   const kill = ['what-if', ...flags, '--batch', '64', '--planner', 'straight', '--kill', 'nano-2'];
   const found = await json<LossPrediction>(...kill, '--detection', '0.5');
   assert.deepEqual(
@@ -156,7 +156,7 @@ test('a change or a cluster that is wrong is one sentence', async () => {
     await refused(...whatIf, '--slow', 'tx2'),
     /--slow tx2 is not of the form NAME=SHARE, such as pi-2=0\.5: write it so\./,
   );
-  assert.match(await refused(...whatIf, '--link', 'fast'), /--link fast: "fast" is no number; give one\./);
+  assert.match(await refused(...whatIf, '--link', 'fast'), /--link fast: "fast" is not a number; give one\./);
   assert.match(await refused(...whatIf, '--join', 'x=toaster'), /the memory of a "toaster" is not known/);
   assert.match(
     await refused(...whatIf, '--join', 'x=toaster:100'),

@@ -1,5 +1,5 @@
 // Runs over real processes that are killed, interrupted, refused and damaged at any time: what is said, what is left,
-// and that a run which goes on is the run that was never interrupted, bit for bit.
+// and that a resumed run equals the run that was never interrupted, bit for bit.
 
 import assert from 'node:assert/strict';
 import { mkdtemp, readdir, readFile, truncate, writeFile } from 'node:fs/promises';
@@ -104,7 +104,7 @@ async function resume(folder: string): Promise<void> {
   assert.equal(end.code, 0, end.stderr);
 }
 
-/** The run that nobody disturbs, with which the others are compared. */
+/** The undisturbed run, with which the others are compared. */
 let whole: { readonly end: CommandEnd; readonly workers: readonly number[] };
 
 before(async () => {
@@ -194,7 +194,7 @@ test('Ctrl-C: a checkpoint, the workers gone, exit code 130; the run goes on as 
   const run = train('interrupted', ...overThree, '--steps', '100000');
   await reached(run, 12);
   const workers = await childrenOf(pidOf(run));
-  // The terminal tells the whole group, and npm tells its child once more.
+  // The terminal signals the whole group, and npm signals its child again.
   process.kill(-pidOf(run), 'SIGINT');
   process.kill(pidOf(run), 'SIGINT');
   const end = await run.end;
@@ -215,7 +215,7 @@ test('Ctrl-C: a checkpoint, the workers gone, exit code 130; the run goes on as 
   await checkIsWhole('interrupted');
 });
 
-test('a damaged checkpoint is told and passed over; the one before it is whole', { timeout, skip }, async () => {
+test('a damaged checkpoint is reported and passed over; the one before it is whole', { timeout, skip }, async () => {
   const files = await readdir(at('interrupted', 'checkpoints'));
   const tensors = defined(
     files.find((name) => name.startsWith(`round-000000${roundCount}`) && name.endsWith('.safetensors')),

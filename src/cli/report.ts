@@ -30,7 +30,7 @@ export function humanReporter(terminal: Terminal, now: () => number): Observer {
   return (event) => report.show(event);
 }
 
-/** Says what will be trained on what, before it begins. */
+/** Says what will be trained on which data, before training begins. */
 export function describeRun(
   { settings, model, subject, dataset, test, machine }: PreparedRun,
   terminal: Terminal,
@@ -56,7 +56,7 @@ export function describeRun(
 /** An event of one kind. */
 type Event<Kind extends RunEvent['kind']> = Extract<RunEvent, { readonly kind: Kind }>;
 
-/** What is going on in a phase that shows nothing of its own. */
+/** What is shown in a phase without output of its own. */
 const phaseTexts: Readonly<Partial<Record<Event<'phase'>['phase'], string>>> = {
   preparing: 'sending the model …',
   connecting: 'connecting the devices …',
@@ -69,7 +69,7 @@ const phaseTexts: Readonly<Partial<Record<Event<'phase'>['phase'], string>>> = {
 const plainIntervalMs = 5000;
 const shownLinkCount = 6;
 
-/** Draws a plan under its section; from the first column where that saves a second row of stages. */
+/** Draws a plan under its section; from the first column if that saves a second row of stages. */
 export function showPicture(
   plan: Parameters<typeof drawPlan>[0],
   layerNames: readonly string[],
@@ -174,13 +174,13 @@ class HumanReport {
   }
 
   #memoryLowered({ device, fromMiB, toMiB }: Event<'memory-lowered'>): void {
-    const so =
+    const consequence =
       toMiB === 0
         ? 'it gets no work in this run'
         : `plans count on ${memory(toMiB)} of it from now on, instead of ${memory(fromMiB)}`;
     this.#section(
       'Memory',
-      this.#terminal.colors.yellow(`${device} was killed by its system for want of memory: ${so}`),
+      this.#terminal.colors.yellow(`${device} was killed by its system for lack of memory: ${consequence}`),
     );
   }
 
@@ -193,13 +193,13 @@ class HumanReport {
 
   #recovering({ cause, plan, round, repeatedRounds, source, movedMiB }: Event<'recovering'>): void {
     const deviceCount = new Set(plan.stages.flatMap(({ devices }) => devices)).size;
-    const again =
+    const repeated =
       repeatedRounds === 0
         ? 'no round is lost'
         : `${counted(repeatedRounds, 'round')} from ${round} on ${repeatedRounds === 1 ? 'is' : 'are'} computed again`;
     const from = source === 'checkpoint' ? ', from the last checkpoint' : '';
     const moved = movedMiB === 0 ? '' : `, ${memory(movedMiB)} of weights move`;
-    this.#section('Change', `${cause}: going on with ${counted(deviceCount, 'device')}; ${again}${from}${moved}`);
+    this.#section('Change', `${cause}: continuing with ${counted(deviceCount, 'device')}; ${repeated}${from}${moved}`);
   }
 
   #phase(phase: Event<'phase'>['phase']): void {
@@ -249,7 +249,7 @@ class HumanReport {
     this.#plan = plan;
     const isGiven = planningMs === 0;
     this.#section('Plan', isGiven ? 'as given' : `by planner "${plan.planner}" in ${duration(planningMs / 1000)}`);
-    // A plan that a person wrote predicts nothing.
+    // A hand-written plan has no prediction.
     const { predicted, ...layout } = plan;
     showPicture(predicted.roundMs > 0 ? plan : layout, layerNames, this.#terminal);
   }
@@ -348,7 +348,7 @@ function lineOf(event: RunEvent): readonly [label: string, text: string] | undef
 
 function coolDownText({ device, departureCount, seconds }: Event<'cool-down'>): string {
   const often = departureCount === 1 ? 'once' : `${departureCount} times`;
-  return `${device} has left ${often}: it is given work in ${duration(seconds)} at the earliest`;
+  return `${device} has left ${often}: it gets no work for at least ${duration(seconds)}`;
 }
 
 function suspectedText({ device, silentMs, deadAfterMs }: Event<'suspected'>): string {

@@ -108,7 +108,7 @@ test("a run over two machines by the README's lines; the second time without a c
   await again.event('listening');
   await finished(again, on('there', [...workerArgs, '--name', 'laptop']));
 
-  // Without an address, too: found by multicast on the cable. With half of a processor all layers are measured anew:
+  // Without an address, too: found by multicast on the cable. With half of a processor all layers are measured again:
   // fewer are enough.
   const fixture = join(fixtureFolder('pytorch'), 'mlp');
   const small = {

@@ -1,4 +1,4 @@
-// Settings from flags, file and defaults, and the sentence for each that is wrong.
+// Settings from flags, file and defaults, and the message for each wrong value.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -122,7 +122,7 @@ test('a wrong value is refused in one sentence that says where it stands', () =>
     [
       { batch: '16', microBatch: '5' },
       {},
-      '--batch 16 is no multiple of --micro-batch 5: choose a micro-batch that divides the batch.',
+      '--batch 16 is not a multiple of --micro-batch 5: choose a micro-batch that divides the batch.',
     ],
     [{ nesterov: true }, {}, '--nesterov needs --optimizer sgd and a --momentum above 0.'],
     [

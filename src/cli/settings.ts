@@ -21,7 +21,7 @@ interface Setting {
   readonly isNegated?: boolean;
 }
 
-/** Flags arrive as text, settings of a file as what YAML made of them; true, null and '' are no numbers. */
+/** Accepts the text of a flag and the number of a YAML file; true, null and '' are refused. */
 function numeric(schema: z.ZodNumber): z.ZodType {
   return z.preprocess((value) => (typeof value === 'string' && value.trim() !== '' ? Number(value) : value), schema);
 }
@@ -214,7 +214,7 @@ export function flagName(name: keyof TrainSettings): string {
   return `--${table[name].isNegated === true ? 'no-' : ''}${kebab(name)}`;
 }
 
-/** The settings as a config file has them. */
+/** The settings under the names that a config file uses. */
 export function settingsDocument(settings: TrainSettings): Record<string, unknown> {
   return Object.fromEntries(
     names.flatMap((name) => (settings[name] === undefined ? [] : [[kebab(name), settings[name]]])),
@@ -242,7 +242,7 @@ export function addSettingFlags(command: Command, only: readonly (keyof TrainSet
   return command;
 }
 
-/** The values that were really given as flags. */
+/** The flags that were given, without the defaults. */
 export function givenFlags(options: Readonly<Record<string, unknown>>): Record<string, unknown> {
   const given: Record<string, unknown> = {};
   for (const name of names) {
@@ -255,7 +255,7 @@ export function givenFlags(options: Readonly<Record<string, unknown>>): Record<s
 
 /**
  * Merges flags over the config file over defaults and validates. Throws InputError for an unknown setting or a wrong
- * value, naming where it stands.
+ * value, naming the flag or the file.
  */
 export function resolveSettings(
   flags: Readonly<Record<string, unknown>>,
@@ -315,7 +315,7 @@ function checkStrict({ strict, grain, microBatch, clipNorm, replicateBatchNorm }
     throw new InputError('--strict needs --micro-batch: the order in which gradients are added depends on it.');
   if (grain !== undefined && microBatch % grain !== 0)
     throw new InputError(
-      `--micro-batch ${microBatch} is no multiple of --grain ${grain}: choose a grain that divides the micro-batch.`,
+      `--micro-batch ${microBatch} is not a multiple of --grain ${grain}: choose a grain that divides the micro-batch.`,
     );
   if (clipNorm !== undefined)
     throw new InputError(
@@ -333,7 +333,7 @@ function checked(settings: TrainSettings): TrainSettings {
   const micro = settings.microBatch;
   if (micro !== undefined && settings.batch % micro !== 0) {
     throw new InputError(
-      `--batch ${settings.batch} is no multiple of --micro-batch ${micro}: ` +
+      `--batch ${settings.batch} is not a multiple of --micro-batch ${micro}: ` +
         'choose a micro-batch that divides the batch.',
     );
   }

@@ -144,7 +144,7 @@ test('links carry what the cluster says, pair by pair; devices compute what thei
   assert.deepEqual(again, lab);
   await assert.rejects(
     makeLab(cluster, { name: name('links'), network: 'links', priority: 'normal', coreCount: 2 }, state),
-    /stands already: remove it with asteroid lab down/,
+    /is up already: remove it with asteroid lab down/,
   );
   assert.equal(await removeLab(name('links'), state), true);
   assert.deepEqual(await remains(name('links')), []);

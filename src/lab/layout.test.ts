@@ -109,7 +109,7 @@ test('what a lab cannot be is refused', () => {
   );
   refuses(
     () => labLayout({ ...cluster, links: { default: { bandwidthMbps: 100, latencyMs: 5 } } }, options),
-    "The cluster's links have a latencyMs of 5, and a lab adds no delay to its links (some 0.1 ms): " +
+    "The cluster's links have a latencyMs of 5, and a lab adds no delay to its links (about 0.1 ms): " +
       'leave latencyMs out.',
   );
   refuses(

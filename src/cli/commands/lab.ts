@@ -26,7 +26,7 @@ export function addLab(program: Command): Command {
     .description('a cluster with shaped links and processor quotas on this Linux machine (needs root)')
     .argument('<action>', 'up | run | exec | down')
     .argument('[words...]', 'up: the file of the cluster; run: what to run; exec: a device and a program')
-    .option('--name <NAME>', 'of the lab: several may stand at once', 'lab')
+    .option('--name <NAME>', 'of the lab: several may be up at once', 'lab')
     .option(
       '--network <FORM>',
       'links: each pair of devices has a link of its own | switch: the links of a device share its port',
@@ -80,7 +80,7 @@ async function make(file: string, options: LabCommandOptions): Promise<Lab> {
   return makeLab(parseCluster(await readText(file), file), settingsOf(options), stateFolder());
 }
 
-/** Work that a signal does not leave half done: it is told, and the exit code says it. */
+/** Runs work that a signal must not interrupt: the work can ask whether one came, and the exit code reports it. */
 async function toItsEnd(work: (isInterrupted: () => boolean) => Promise<void>): Promise<void> {
   const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
   let isInterrupted = false;
@@ -103,7 +103,7 @@ async function down(words: readonly string[], { name }: LabCommandOptions, outpu
   if (!output.isJson) output.terminal.print(removed ? `The lab "${name}" is gone.` : `There was no lab "${name}".`);
 }
 
-/** `run -- train …` in the lab that stands, or `run CLUSTER.yaml -- train …` in one made for it. */
+/** `run -- train …` in the lab that is up, or `run CLUSTER.yaml -- train …` in one made for it. */
 async function run(words: readonly string[], options: LabCommandOptions, output: Output): Promise<void> {
   const [file, rest] = words[0] === 'train' ? [undefined, words] : [words[0], words.slice(1)];
   if (rest[0] !== 'train') {

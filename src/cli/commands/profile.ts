@@ -93,7 +93,7 @@ function printProfile({ model, layers, batchSizes, devices }: Profile, device: s
   }
 }
 
-/** Shows layers measured so far. */
+/** Shows how many measurements are done. */
 export function progress(output: Output): (done: number, total: number) => void {
   return (done, total) =>
     output.terminal.live([`${'Profile'.padEnd(labelWidth)}${bar(done / total, 30)} ${done}/${total} measurements`]);

@@ -58,7 +58,7 @@ async function simulate(options: SimulateCommandOptions): Promise<void> {
   const plan = parsePlan(await readText(planPath), planPath);
   if (plan.schedule === 'hetpipe')
     throw new InputError(
-      `${planPath} is a plan of planner "hetpipe", which is no pipeline of stages; simulate one of another planner.`,
+      `${planPath} is a plan of planner "hetpipe", which is not a pipeline of stages; simulate one of another planner.`,
     );
   const profile = await planningProfile({ ...options, largestBatch: plan.microBatchSize }, cluster, output);
   checkTogether(plan, profile, cluster);

@@ -96,7 +96,7 @@ async function run(options: WhatIfCommandOptions): Promise<void> {
   const current = planPath === undefined ? undefined : parsePlan(await readText(planPath), planPath);
   const batchSize = options.batch === undefined ? current?.batchSize : positive('--batch', options.batch);
   if (batchSize === undefined) throw new InputError('--batch is missing: give the samples of an update, or --plan.');
-  // A device that joins needs times too: they are asked for with it in the cluster, whether by name or by kind.
+  // A device that joins needs times too, whether by name or by kind: the profile is for the cluster with it.
   const joined = {
     ...cluster,
     devices: [...cluster.devices, ...changes.flatMap((change) => (change.kind === 'join' ? [change.device] : []))],
@@ -186,7 +186,7 @@ function cutAt(text: string, mark: string, flag: string, form: string): [string,
 function numberOf(text: string, flag: string, whole: string): number {
   const value = Number(text);
   if (text.trim() === '' || !Number.isFinite(value))
-    throw new InputError(`${flag} ${whole}: "${text}" is no number; give one.`);
+    throw new InputError(`${flag} ${whole}: "${text}" is not a number; give one.`);
   return value;
 }
 

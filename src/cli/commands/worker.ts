@@ -37,7 +37,7 @@ interface WorkerCommandOptions {
   readonly json?: boolean;
 }
 
-/** How long a worker tries to come back to a coordinator that it lost. */
+/** How long a worker tries to reconnect to a lost coordinator. */
 const reconnectMs = 60_000;
 
 /** How long to look for a coordinator. */
@@ -101,7 +101,7 @@ async function work(options: WorkerCommandOptions): Promise<void> {
       ...(options.host === undefined ? {} : { host: options.host }),
       profileCache: profileCache(cacheName(options.name, engine)),
       stageStore: createStageFiles(),
-      // Workers that a coordinator starts are new ones each time.
+      // Workers that a coordinator starts are new each time.
       ...(isManaged ? {} : { store: createDeviceStore(stateFolder()), reconnectMs }),
       onJoined: (name, joined) => showJoined(name, joined, isManaged, output),
       onLost: (reason) => {
@@ -185,11 +185,11 @@ function fractionOf(text: string | undefined): number {
   return value / 100;
 }
 
-/** Where the join code comes from; the person is asked only when it is needed. */
+/** Where the join code comes from; a person is asked only when it is needed. */
 function codeOf({ code, codeFile }: WorkerCommandOptions, signal: AbortSignal): () => Promise<string> {
   const given = code ?? process.env[joinCodeVariable];
   delete process.env[joinCodeVariable];
-  // Arguments stand in the list of processes for all users; where the system allows it, not any longer.
+  // Arguments are visible to all users in the list of processes; hide them where the system allows it.
   if (code !== undefined) process.title = 'asteroid worker';
   if (codeFile !== undefined) return () => readCode(codeFile);
   return given === undefined ? () => askCode(signal) : () => Promise.resolve(given);
@@ -209,7 +209,7 @@ async function askCode(signal: AbortSignal): Promise<string> {
   if (!process.stdin.isTTY)
     throw new InputError(`The join code is missing: give --code-file, or set ${joinCodeVariable}.`);
   const lines = createInterface({ input: process.stdin, output: process.stderr });
-  // A reader of lines takes Ctrl-C for itself.
+  // readline handles Ctrl-C itself: pass it on.
   lines.on('SIGINT', () => process.kill(process.pid, 'SIGINT'));
   try {
     return await lines.question('Join code: ', { signal });

@@ -69,7 +69,7 @@ function drawn(panel: Panel): string {
   ].join('\n');
 }
 
-/** The last test's value, on the other side of its point than the training line. */
+/** The value of the last test, on the side of its point that is away from the training line. */
 function label(x: number, y: number, text: string, isBelow: boolean): string {
   const halo = 'stroke="#ffffff" stroke-width="4" paint-order="stroke"';
   return (

@@ -1,5 +1,4 @@
-// A panel in characters: the line of the training data in Braille dots, two by four in each place, and a mark for each
-// test.
+// A panel in characters: the training line in Braille dots, two by four in each character, and a mark for each test.
 //
 //   0.8 ┤⣇
 //       │⠘⢦⡀   ●
@@ -98,7 +97,7 @@ function horizontalAxis({ x }: Panel, width: number): [string, string] {
   return [`└${line.join('')}`, ` ${labels}`];
 }
 
-/** Columns for a chart beside the labels of sections. */
+/** Columns that a chart has to the right of the section labels. */
 export function chartColumns(columns: number): number {
   return Math.min(90, columns - labelWidth);
 }
