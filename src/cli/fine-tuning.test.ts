@@ -96,7 +96,7 @@ test('a new head goes with the run: trained, resumed, tested by its folder and e
   const other = await host.run({ args: ['train', '--resume', 'head', '--head-classes', '5', '--steps', '6'], cwd });
   assert.deepEqual(
     [other.code, other.stderr],
-    [2, 'asteroid: --head-classes cannot change when a run is resumed: leave it away, or start a new run.\n'],
+    [2, 'asteroid: --head-classes cannot change when a run is resumed: leave it out, or start a new run.\n'],
   );
 });
 
