@@ -112,7 +112,7 @@ function listenError({ host, port }: ListenOptions, error: Error & { readonly co
   if (error.code === 'EACCES')
     return new InputError(`port ${port} of ${host} needs privileges: choose one above 1023 with --port`);
   if (error.code === 'EADDRNOTAVAIL' || error.code === 'ENOTFOUND') {
-    return new InputError(`${host} is no address of this machine: choose one of its own with --host`);
+    return new InputError(`${host} is not an address of this machine: choose one of its own with --host`);
   }
   return new RunError(`cannot listen on port ${port} of ${host}: ${error.message}`);
 }

@@ -155,7 +155,7 @@ function clientTls({ unknownCallers: _, ...tls }: TlsOptions = {}): object {
 function parseUrl(url: string): URL {
   const parsed = URL.canParse(url) ? new URL(url) : undefined;
   if (parsed === undefined || !['ws:', 'wss:'].includes(parsed.protocol) || parsed.hash !== '') {
-    throw new InputError(`"${url}" is no address to connect to: write it as ws://HOST:PORT`);
+    throw new InputError(`"${url}" is not an address to connect to: write it as ws://HOST:PORT`);
   }
   return parsed;
 }
