@@ -1,10 +1,15 @@
 // What losses cost, with real processes. `npm run build`, then
-//   npm run bench -- faults [--strict] [--seeds N] [--start S]  one of four workers is killed at a seeded moment, N times (default 100)
-//   npm run bench -- faults --coordinator [--seeds N]           the coordinator is killed and started again (default 10 times)
-//   npm run bench -- faults --soak MINUTES                      a kill every 30 s and a new worker in its place: memory, handles and sockets
-//   npm run bench -- faults --flapping SECONDS [--measured]     one of four workers leaves or comes back every 2 s: throughput, cool-downs, handles and sockets
-// R is the time from the kill to the next round that commits in a layout that stands. Every run of the first kind is stopped, and its rounds, losses and
-// weights are compared with training on one device that nobody disturbed (src/testing/disturbed-run.ts).
+//   npm run bench -- faults [--strict] [--seeds N] [--start S]
+//     one of four workers is killed at a seeded moment, N times (default 100)
+//   npm run bench -- faults --coordinator [--seeds N]
+//     the coordinator is killed and started again (default 10 times)
+//   npm run bench -- faults --soak MINUTES
+//     a kill every 30 s and a new worker in its place: memory, handles and sockets
+//   npm run bench -- faults --flapping SECONDS [--measured]
+//     one of four workers leaves or comes back every 2 s: throughput, cool-downs, handles and sockets
+// R is the time from the kill to the next round that commits in a layout that stands. Every run of the first kind is
+// stopped, and its rounds, losses and weights are compared with training on one device that nobody disturbed
+// (src/testing/disturbed-run.ts).
 
 import { mkdtemp, readdir, readFile, readlink, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -155,7 +160,10 @@ function report(what: string, times: readonly number[]): void {
   );
 }
 
-/** Settings of a run on whose links devices are known by their certificates: they bear the same name when they come back. */
+/**
+ * Settings of a run on whose links devices are known by their certificates: they bear the same name when they come
+ * back.
+ */
 async function tlsFlags(): Promise<string[]> {
   const { cert, key } = createSelfSigned();
   const [certPath, keyPath] = [join(cwd, 'cert.pem'), join(cwd, 'key.pem')];
@@ -301,7 +309,10 @@ function countRounds(run: RunningCommand): RoundCounter {
   return counter;
 }
 
-/** One of four workers leaves, by SIGKILL and SIGTERM in turn, and comes back 2 s after it is gone, and leaves 2 s after it has joined. Before and after, all four are there. */
+/**
+ * One of four workers leaves, by SIGKILL and SIGTERM in turn, and comes back 2 s after it is gone, and leaves 2 s after
+ * it has joined. Before and after, all four are there.
+ */
 async function flap(totalSeconds: number): Promise<void> {
   const out = 'flapping';
   const options = { cwd, out, strict: true, isMeasured: flags.measured };

@@ -1,7 +1,8 @@
 // How good and how fast the planners are. Usage:
-//   npm run bench -- planner --part exact|large|formula|speed|cold|huge [--count N] [--from SEED] [--seconds S] [--dist FOLDER]
+//   npm run bench -- planner --part PART [--count N] [--from SEED] [--seconds S] [--dist FOLDER]
 //   exact    best against exhaustive on random problems of up to 4 devices and 7 layers (300: some minutes)
-//   large    best against every other planner on random problems of 6 to 16 devices and 20 to 120 layers (1000: half an hour or more)
+//   large    best against every other planner on random problems of 6 to 16 devices and 20 to 120 layers (1000: half an
+//            hour or more)
 //   formula  the round latency of Asteroid's eq. 4–6 against the simulator, on random plans and on asteroid's own
 //   speed    CPU time of planning
 //   cold     planningMs of `asteroid plan --planner pipeedge`, each in a fresh process (9 devices of 3 kinds, 48 layers)
@@ -105,7 +106,10 @@ function stateOf(seed: number): PlanInput['optimizerState'] {
   return at([0, 1, 2] as const, seed % 3);
 }
 
-/** A larger problem: a quarter leave the micro-batch size of a batch of 32 open, the others have batches of 64 and one of 4, 8 or 16. */
+/**
+ * A larger problem: a quarter leave the micro-batch size of a batch of 32 open, the others have batches of 64 and one
+ * of 4, 8 or 16.
+ */
 function largeInput(seed: number): PlanInput {
   const random = createRandom(seed, 32);
   const size = { deviceCount: 6 + random.integer(11), layerCount: 20 + random.integer(101) };

@@ -1,4 +1,5 @@
-// What the runtime costs: the same training run in this process and over one worker process, in alternation. `npm run build`, then
+// What the runtime costs: the same training run in this process and over one worker process, in alternation. `npm run
+// build`, then
 //   npm run bench -- runtime-overhead [--json]
 // prints medians of the training time (after deployment, without compiling) and the ratio worker / in-process.
 
