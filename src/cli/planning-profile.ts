@@ -3,7 +3,7 @@
 
 import { systemClock } from '../clock.ts';
 import type { Cluster, Profile } from '../cluster/cluster.ts';
-import { kindModel, profileOfKinds } from '../cluster/kinds.ts';
+import { kindModel, profileOfKinds } from '../cluster/device-kinds.ts';
 import { parseProfile } from '../cluster/validate.ts';
 import { InputError } from '../errors.ts';
 import { loadModel, modelTable } from '../runtime/host/models.ts';

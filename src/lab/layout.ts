@@ -4,7 +4,7 @@
 
 import { assert } from '../assert.ts';
 import type { Cluster, DeviceSpec } from '../cluster/cluster.ts';
-import { deviceKinds, kindModel } from '../cluster/kinds.ts';
+import { deviceKinds, kindModel } from '../cluster/device-kinds.ts';
 import { links } from '../cluster/links.ts';
 import { InputError } from '../errors.ts';
 

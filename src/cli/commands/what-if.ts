@@ -3,7 +3,7 @@
 import type { Command } from 'commander';
 import { systemClock } from '../../clock.ts';
 import type { DeviceSpec, LinkSpeed, Plan } from '../../cluster/cluster.ts';
-import { kindModel } from '../../cluster/kinds.ts';
+import { kindModel } from '../../cluster/device-kinds.ts';
 import { parseCluster, parsePlan, parseProfile } from '../../cluster/validate.ts';
 import { InputError } from '../../errors.ts';
 import { plannerNames } from '../../planner/planners.ts';

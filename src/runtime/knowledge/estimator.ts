@@ -203,8 +203,8 @@ export interface Part {
 
 /**
  * The parts that add up to what was measured and are nearest to what was known, each difference in its standard error:
- * one step of recursive least squares with the known values as prior. None is below 0. What one sum cannot tell apart
- * stays in proportion to how uncertain it was; sums of other layouts tell it apart later.
+ * one step of recursive least squares with the known values as prior. None is below 0. What one sum cannot separate
+ * stays in proportion to how uncertain it was; sums of other layouts separate it later.
  */
 export function leastSquares(parts: readonly Part[], sumMs: number): readonly number[] {
   let found = parts.map(({ ms }) => ms);
