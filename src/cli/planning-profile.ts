@@ -1,4 +1,4 @@
-// The profile that a plan is made from: a file, the kinds of the cluster's devices, or, where none of these kinds is
+// The profile that a plan is made from: a file, the kinds of the cluster's devices, or, if none of these kinds is
 // known, measured here.
 
 import { systemClock } from '../clock.ts';
