@@ -1,6 +1,6 @@
 // Training over four processes that are killed, frozen, cut off and starved, and a coordinator that is killed: it goes
 // on, and rounds, losses and weights are those of training that nobody disturbed (docs/faults.md has the list of
-// faults; bench/faults.mjs makes a hundred of the first kind).
+// faults; bench/faults.ts makes a hundred of the first kind).
 
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';

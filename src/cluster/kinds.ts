@@ -71,7 +71,8 @@ export const deviceKinds: Readonly<Record<string, DeviceKind>> = {
     gigabytesPerS: nxOverTx2 * jetsonMemory * 59.7,
     launchMs: 0.641 / nxOverTx2,
     source:
-      'the TX2 times 2.04, the ratio of their profiling times in Asteroid Table 8 (one number, no residual; by the same table a TX2 is 1.6 Nanos, by Table 1 it is 2.4 to 3.1)',
+      'the TX2 times 2.04, the ratio of their profiling times in Asteroid Table 8 (one number, no residual; by ' +
+      'the same table a TX2 is 1.6 Nanos, by Table 1 it is 2.4 to 3.1)',
   },
   minnowboard: {
     title: 'MinnowBoard Turbot, 4 x Atom E3845 at 1.91 GHz, 2 GB',
@@ -79,7 +80,8 @@ export const deviceKinds: Readonly<Record<string, DeviceKind>> = {
     gigaflops: 17.3,
     launchMs: 0,
     source:
-      'fitted to the throughput of the fewest boards that hold ViT-Large, ViT-Huge and BERT-Large in PipeEdge Fig. 4 (three numbers, one constant): within 11 %',
+      'fitted to the throughput of the fewest boards that hold ViT-Large, ViT-Huge and BERT-Large in PipeEdge ' +
+      'Fig. 4 (three numbers, one constant): within 11 %',
   },
   'rcc-ve': {
     title: 'Silicom RCC-VE, 4 x Atom C2558 at 2.4 GHz, 8 GB',
@@ -87,7 +89,8 @@ export const deviceKinds: Readonly<Record<string, DeviceKind>> = {
     gigaflops: 28.1,
     launchMs: 0,
     source:
-      'fitted to the throughput of one board on ViT-Large, ViT-Huge and BERT-Large in PipeEdge Fig. 4 (three numbers, one constant): within 2 %',
+      'fitted to the throughput of one board on ViT-Large, ViT-Huge and BERT-Large in PipeEdge Fig. 4 (three ' +
+      'numbers, one constant): within 2 %',
   },
   'macbook-m1': {
     title: 'MacBook Pro M1, 16 GB, one PyTorch process on its CPU',
@@ -111,7 +114,8 @@ export const deviceKinds: Readonly<Record<string, DeviceKind>> = {
     gigaflops: 20.8,
     launchMs: 0,
     source:
-      'not fitted, no paper gives a time: 43 % of its peak of 48 gigaflops, as the two Atom boards reach on average of 6 operations a cycle and core',
+      'not fitted, no paper gives a time: 43 % of its peak of 48 gigaflops, as the two Atom boards reach on ' +
+      'average of 6 operations a cycle and core',
   },
 };
 
@@ -143,7 +147,8 @@ export function profileOfKinds(table: ModelTable, cluster: Cluster): Profile {
       const what = kind === undefined ? `has no kind` : `has the kind "${kind}", which has no performance model`;
       const known = Object.keys(deviceKinds).join(', ');
       throw new InputError(
-        `Device "${name}" of the cluster ${what}; give it one of ${known}, or measure it (asteroid profile) and use --profile.`,
+        `Device "${name}" of the cluster ${what}; give it one of ${known}, or measure it (asteroid profile) and ` +
+          'use --profile.',
       );
     }
     devices[kind] ??= kindTimes(table.layers, model);

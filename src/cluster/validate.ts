@@ -193,7 +193,9 @@ export function parsePlan(document: unknown, where = 'plan'): WrittenPlan {
   const source: Source = { ...sourceOf(document, where), within: isPrinted ? ['plan'] : [] };
   const { predicted, ...plan } = applySchema(planSchema, isPrinted ? outer.plan : outer, source);
   if (plan.microBatchSize * plan.microBatchCount !== plan.batchSize) {
-    const what = `is ${plan.batchSize}, not microBatchSize × microBatchCount = ${plan.microBatchSize} × ${plan.microBatchCount}`;
+    const what =
+      `is ${plan.batchSize}, not microBatchSize × microBatchCount ` +
+      `= ${plan.microBatchSize} × ${plan.microBatchCount}`;
     refuse(source, ['batchSize'], what, 'make the three agree');
   }
   let end = 0;

@@ -71,7 +71,7 @@ const prepared = (round: number): Answer => ({
 });
 const lostPeer = (peer: string): Answer => ({ kind: 'lost-peer', peer, reason: 'reset' }) as Answer;
 
-test('a link that breaks while a layout is being established is made anew when the suspected device answers, be it after that', () => {
+test('a link that breaks while a layout is being established is made again once the suspected device answers', () => {
   const drive = deploying();
   drive.answer('a', lostPeer('b'));
   drive.both({ kind: 'deployed' });

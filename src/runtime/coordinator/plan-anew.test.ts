@@ -62,7 +62,7 @@ const layoutsOf = ({ events }: MemoryCluster): string[] =>
     event.kind === 'deployment' ? [event.plan.stages.map(({ devices }) => devices.join('+')).join(' | ')] : [],
   );
 
-test('a loss that light re-planning cannot fix: the planner is asked, with what it is for, and its plan goes on where the run was', {
+test('a loss beyond light re-planning: the planner is asked, with the cause, and its plan continues the run', {
   timeout,
 }, async () => {
   const clock = createVirtualClock();

@@ -14,7 +14,7 @@ import {
 import { batches, subjectOf, wideNet } from '../../testing/training-subjects.ts';
 import { createVirtualClock } from '../../testing/virtual-clock.ts';
 
-test('half a minute into training, those who would run another layout after a loss hear of it, one plan after the other', {
+test('half a minute into training, devices receive the layouts that they would run after a loss, one after the other', {
   timeout: 120_000,
 }, async () => {
   const clock = createVirtualClock();

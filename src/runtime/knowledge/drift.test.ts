@@ -103,7 +103,7 @@ test('after long rounds, five are waited for', () => {
   assert.deepEqual(enough, [false, false, false, false, false, false, false, false, false, true]);
 });
 
-test('devices that are a little slower alike ask for no other plan; one that is a tenth slower than the others does after a minute, untold', () => {
+test('no other plan if all devices slow down alike; one if a single device is a tenth slower for a minute', () => {
   const alike = watched();
   settle(alike);
   assert.equal(alike.looks(23, 34.5, 20), undefined);

@@ -100,13 +100,13 @@ function passesOf(device: DeviceProgram | undefined): number {
   return device?.instructions.filter((step) => isPass(step) && isLastPiece(step, device)).length ?? 0;
 }
 
-/** What rounds report, by how much of the process is known. Milliseconds, one value a round. */
+/** What rounds report, by how much of the process is known. Milliseconds, one value per round. */
 type Report =
-  /** The engine alone: whether bytes slowed it down is not known, since a device with time to spare handles them in it. */
+  /** The engine alone. Whether bytes slowed it down is unknown: a device with idle time handles them then. */
   | { readonly kind: 'engine'; readonly busyMs: readonly number[] }
-  /** All that the process did. */
+  /** All the process's computing. */
   | { readonly kind: 'process'; readonly processMs: readonly number[] }
-  /** Engine and main thread apart, and of that the AllReduces where they are known. */
+  /** Engine and main thread separately, and the AllReduces' part of the latter if it is known. */
   | {
       readonly kind: 'threads';
       readonly computeMs: readonly number[];

@@ -1,12 +1,14 @@
 // What the runtime costs: the same training run in this process and over one worker process, in alternation. `npm run build`, then
-//   node bench/runtime-overhead.mjs [--json]
+//   npm run bench -- runtime-overhead [--json]
 // prints medians of the training time (after deployment, without compiling) and the ratio worker / in-process.
 
-import { systemClock } from '../dist/clock.js';
 import { resolveSettings } from '../dist/cli/settings.js';
-import { loadModel } from '../dist/runtime/run/models.js';
+import { systemClock } from '../dist/clock.js';
+import { loadModel } from '../dist/runtime/host/models.js';
 import { runSession } from '../dist/runtime/host/session-here.js';
-import { loadDataset } from '../dist/storage/datasets.js';
+import { median } from '../dist/statistics.js';
+import { loadDataset } from '../dist/storage/node/datasets.js';
+import { at } from './common/numbers.ts';
 
 const isJson = process.argv.includes('--json');
 const pairCount = 3;
@@ -18,8 +20,15 @@ const cases = [
   { name: 'digits, batch 32', batch: 32, steps: 300 },
 ];
 
-async function seconds(settings, workers) {
-  const resolved = resolveSettings({ model: 'digits', data: 'mnist', optimizer: 'adam', lr: 0.003, workers, ...settings }, {}, '');
+async function seconds(
+  settings: { readonly batch: number; readonly microBatch?: number; readonly steps: number },
+  workers: number,
+): Promise<number> {
+  const resolved = resolveSettings(
+    { model: 'digits', data: 'mnist', optimizer: 'adam', lr: 0.003, workers, ...settings },
+    {},
+    '',
+  );
   const model = await loadModel('digits', 0);
   let trainingMs = 0;
   // The first rounds warm up caches and the JIT; time counts from round 10 on.
@@ -37,17 +46,19 @@ async function seconds(settings, workers) {
   return trainingMs / 1000;
 }
 
-const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
 const results = [];
 for (const { name, ...settings } of cases) {
-  const here = [];
-  const worker = [];
+  const here: number[] = [];
+  const worker: number[] = [];
   for (let pair = 0; pair < pairCount; pair++) {
     here.push(await seconds(settings, 0));
     worker.push(await seconds(settings, 1));
   }
-  const ratios = worker.map((value, index) => value / here[index]);
+  const ratios = worker.map((value, index) => value / at(here, index));
   results.push({ name, inProcessS: median(here), oneWorkerS: median(worker), ratio: median(ratios) });
-  if (!isJson) console.log(`${name}: in process ${median(here).toFixed(3)} s, one worker ${median(worker).toFixed(3)} s, ratio ${median(ratios).toFixed(3)}`);
+  if (!isJson)
+    console.log(
+      `${name}: in process ${median(here).toFixed(3)} s, one worker ${median(worker).toFixed(3)} s, ratio ${median(ratios).toFixed(3)}`,
+    );
 }
 if (isJson) console.log(JSON.stringify({ cases: results }));

@@ -1,13 +1,16 @@
 // Compiling the training graphs of whole models for a worker: the first time, from the cache folder in another process, and from memory in the same one.
-// After `npm run build`: node bench/compile.mjs [--json] [--rounds 5]. Writes bench/results/. Each time is of a process of its own, whose compute thread has
+// Usage: npm run bench -- compile [--json] [--rounds 5]. Writes bench/results/. Each time is of a process of its own, whose compute thread has
 // started; medians. The bytes are those of the file in the cache.
 
-import { spawnSync } from 'node:child_process';
-import { mkdtempSync, readdirSync, rmSync, statSync, writeFileSync } from 'node:fs';
-import { cpus, tmpdir } from 'node:os';
+import { mkdtempSync, readdirSync, rmSync, statSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
+import { median } from '../dist/statistics.js';
+import { runJson } from './common/cases.ts';
+import { at, machine } from './common/numbers.ts';
+import { table, writeResult } from './common/table.ts';
 
 const cases = [
   { name: 'efficientnet-b1', model: 'efficientnet-b1:input=32,classes=10,dropout=0', batch: 32 },
@@ -17,24 +20,31 @@ const cases = [
 ];
 
 const { values: options } = parseArgs({
-  options: { json: { type: 'boolean', default: false }, rounds: { type: 'string', default: '5' }, case: { type: 'string' } },
+  options: {
+    json: { type: 'boolean', default: false },
+    rounds: { type: 'string', default: '5' },
+    case: { type: 'string' },
+  },
 });
 
-const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
+interface Case {
+  readonly model: string;
+  readonly batch: number;
+}
 
 /** In a process of its own: times of compiling with the files in `folder`, then once more in the same process. */
-async function compileHere({ model, batch, folder }) {
+async function compileHere({ model, batch, folder }: Case & { readonly folder: string }) {
   const { createComputeThread } = await import('../dist/engine/node/compute-thread.js');
   const { createStage } = await import('../dist/runtime/device/create-stage.js');
   const { createStageFiles } = await import('../dist/runtime/host/stage-files.js');
-  const { stageForBench } = await import('./engine-stage.mjs');
+  const { stageForBench } = await import('./engine-stage.ts');
   const stage = stageForBench(model, batch, { initialize: false });
   const engine = await createComputeThread();
   // A worker makes these when it starts, and has the hash of its code long before a stage comes.
   const files = createStageFiles({ folder });
   await files.read('none');
-  let writing;
-  const write = (key, pieces) => (writing = files.write(key, pieces));
+  let writing: Promise<void> | undefined;
+  const write: typeof files.write = (key, pieces) => (writing = files.write(key, pieces));
   const timed = async () => {
     const start = performance.now();
     const created = await createStage(engine, stage.options, { read: files.read, write });
@@ -48,21 +58,19 @@ async function compileHere({ model, batch, folder }) {
   return times;
 }
 
-function measure({ name, model, batch }) {
-  const times = { first: [], files: [], memory: [] };
+function measure({ name, model, batch }: Case & { readonly name: string }) {
+  const times: Record<'first' | 'files' | 'memory', number[]> = { first: [], files: [], memory: [] };
   let bytes = 0;
   for (let round = 0; round < Number(options.rounds); round++) {
     const folder = mkdtempSync(join(tmpdir(), 'asteroid-compile-'));
     const run = () => {
       const args = [fileURLToPath(import.meta.url), '--case', JSON.stringify({ model, batch, folder })];
-      const { stdout, status, stderr } = spawnSync(process.execPath, args, { encoding: 'utf8' });
-      if (status !== 0) throw new Error(stderr);
-      return JSON.parse(stdout);
+      return runJson<number[]>(args);
     };
-    times.first.push(run()[0]);
+    times.first.push(at(run(), 0));
     const [files, memory] = run();
-    times.files.push(files);
-    times.memory.push(memory);
+    times.files.push(files ?? 0);
+    times.memory.push(memory ?? 0);
     bytes = readdirSync(folder).reduce((sum, file) => sum + statSync(join(folder, file)).size, 0);
     rmSync(folder, { recursive: true });
   }
@@ -72,22 +80,22 @@ function measure({ name, model, batch }) {
 function main() {
   const results = cases.map(measure);
   if (options.json) return console.log(JSON.stringify({ cases: results }));
-  const rows = results.map(
-    ({ name, firstMs, filesMs, memoryMs, bytes }) =>
-      `| ${name} | ${firstMs.toFixed(0)} | ${filesMs.toFixed(0)} | ${memoryMs.toFixed(1)} | ${(bytes / 2 ** 20).toFixed(1)} |`,
+  const rows = results.map(({ name, firstMs, filesMs, memoryMs, bytes }) => [
+    ...[name, firstMs.toFixed(0), filesMs.toFixed(0), memoryMs.toFixed(1), (bytes / 2 ** 20).toFixed(1)],
+  ]);
+  const drawn = table(['model', 'first time, ms', 'from the cache folder, ms', 'from memory, ms', 'file, MiB'], rows);
+  console.log(drawn);
+  writeResult(
+    'compile',
+    (date) => `# Compiling a stage, ${date}
+
+A whole model's training step as one stage (forward pass, loss, backward pass, update), one thread, medians of
+${options.rounds} processes on ${machine()}, Node ${process.versions.node}. The batches of \`bench/engine.ts\`.
+Made by \`npm run bench -- compile\`.
+
+${drawn}
+`,
   );
-  const headings = '| model | first time, ms | from the cache folder, ms | from memory, ms | file, MiB |\n| --- | --- | --- | --- | --- |';
-  const table = [headings, ...rows].join('\n');
-  console.log(table);
-  const date = new Date().toISOString().slice(0, 10);
-  const text = `# Compiling a stage, ${date}
-
-A whole model's training step as one stage (forward pass, loss, backward pass, update), one thread, medians of ${options.rounds} processes on ${cpus().length} cores
-(${cpus()[0].model.trim()}), Node ${process.versions.node}. The batches of \`bench/engine.mjs\`. Made by \`node bench/compile.mjs\`.
-
-${table}
-`;
-  writeFileSync(new URL(`results/${date}-compile.md`, import.meta.url), text);
 }
 
 if (options.case === undefined) main();

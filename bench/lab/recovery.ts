@@ -1,9 +1,10 @@
+// @ts-nocheck
 // Devices of a lab that lose their power in the middle of training: how long until training goes on, and how fast it is then, beside the best plan that
 // the devices left could have.
 
 import { plan } from '../../dist/planner/plan.js';
 import { lineChart } from '../../dist/testing/reproduction/charts.js';
-import { formOf } from './forms.mjs';
+import { formOf } from './forms.ts';
 
 const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
 
@@ -23,10 +24,22 @@ const turns = 2;
  */
 async function loseDevice({ bed, train, batch, rounds, planner }, device) {
   const phaseMs = {};
-  const heard = { plan: undefined, isCopied: false, readySeconds: undefined, lostMs: undefined, event: undefined, recoverySeconds: undefined, firstMs: undefined, before: [], after: [], series: [] };
+  const heard = {
+    plan: undefined,
+    isCopied: false,
+    readySeconds: undefined,
+    lostMs: undefined,
+    event: undefined,
+    recoverySeconds: undefined,
+    firstMs: undefined,
+    before: [],
+    after: [],
+    series: [],
+  };
   const onEvent = (event, nowMs) => {
     if (event.event === 'phase') phaseMs[event.phase] ??= nowMs;
-    if (event.event === 'plan' || (event.event === 'recovering' && heard.lostMs === undefined)) Object.assign(heard, { plan: event.plan, isCopied: false, readySeconds: undefined });
+    if (event.event === 'plan' || (event.event === 'recovering' && heard.lostMs === undefined))
+      Object.assign(heard, { plan: event.plan, isCopied: false, readySeconds: undefined });
     if (event.event === 'replicated') heard.isCopied = true;
     if (event.event === 'reserve-ready') heard.readySeconds = event.seconds;
     // A better plan before the loss changes the layout, too; what follows the loss first is its recovery.
@@ -40,7 +53,11 @@ async function loseDevice({ bed, train, batch, rounds, planner }, device) {
     if (heard.lostMs === undefined && event.round >= 2) heard.before.push(roundMs);
     if (heard.firstMs !== undefined && nowMs > heard.firstMs) heard.after.push(roundMs);
     const isReady = heard.isCopied && heard.readySeconds !== undefined;
-    if (heard.lostMs === undefined && event.round >= roundsBefore && (isReady || nowMs - phaseMs.training >= patienceMs)) {
+    if (
+      heard.lostMs === undefined &&
+      event.round >= roundsBefore &&
+      (isReady || nowMs - phaseMs.training >= patienceMs)
+    ) {
       heard.lostMs = nowMs;
       heard.trainedMs = nowMs - phaseMs.training;
       bed.killDevice(device);
@@ -99,7 +116,12 @@ async function costOfCopies({ bed, train, batch }, layout) {
   const baseMs = median(measured.filter(({ isCopied }) => !isCopied).map(({ ms }) => ms));
   const sum = (rounds) => rounds.reduce((total, { ms }) => total + ms, 0);
   const withCopy = measured.filter(({ isCopied }) => isCopied);
-  return { baseMs, versions, roundCount: withCopy.length, cost: (sum(withCopy) - withCopy.length * baseMs) / sum(measured) };
+  return {
+    baseMs,
+    versions,
+    roundCount: withCopy.length,
+    cost: (sum(withCopy) - withCopy.length * baseMs) / sum(measured),
+  };
 }
 
 /**
@@ -110,7 +132,17 @@ export async function measureRecovery(ready, { planner, lost, optimizerState, ro
   const { bed, profile, cluster, batch, sizes, train } = ready;
   const schedule = planner === 'best' ? {} : { schedule: '1f1b' };
   const planWithout = (...exclude) =>
-    plan({ profile, cluster, exclude, batchSize: batch, microBatchSize: sizes.microBatchSize, planner, ...schedule, optimizerState, replicateBatchDependent: true });
+    plan({
+      profile,
+      cluster,
+      exclude,
+      batchSize: batch,
+      microBatchSize: sizes.microBatchSize,
+      planner,
+      ...schedule,
+      optimizerState,
+      replicateBatchDependent: true,
+    });
   /** Medians of the layouts' rounds. */
   const inTurn = async (layouts) => {
     const measured = layouts.map(() => []);
@@ -129,9 +161,15 @@ export async function measureRecovery(ready, { planner, lost, optimizerState, ro
   for (const name of lost ?? cluster.devices.map((device) => device.name)) {
     const loss = await loseDevice({ ...ready, rounds, planner }, name);
     const merged = lost === undefined ? undefined : takenOver(loss.plan, name);
-    const [lightMs, heavyMs, respipeMs] = await inTurn([loss.lightPlan, planWithout(name), ...(merged === undefined ? [] : [merged])]);
+    const [lightMs, heavyMs, respipeMs] = await inTurn([
+      loss.lightPlan,
+      planWithout(name),
+      ...(merged === undefined ? [] : [merged]),
+    ]);
     losses.push({ ...loss, lightMs, heavyMs, respipeMs });
-    log(`  ${name}: ${loss.recoveryMs.toFixed(0)} ms (layout ${loss.layoutMs.toFixed(0)}, all anew ${loss.wholeMs.toFixed(0)}), ${loss.movedMiB.toFixed(1)} MiB moved from ${loss.source}; lost ${(loss.trainedMs / 1000).toFixed(0)} s into training, ${loss.readySeconds === undefined ? 'devices not ready' : `devices ready ${loss.readySeconds.toFixed(0)} s after their layout began`}; rounds ${loss.beforeMs.toFixed(0)} -> ${loss.afterMs.toFixed(0)} ms; in turn light's ${lightMs.toFixed(0)}, heavy's ${heavyMs.toFixed(0)}${respipeMs === undefined ? '' : `, ResPipe's ${respipeMs.toFixed(0)}`}`);
+    log(
+      `  ${name}: ${loss.recoveryMs.toFixed(0)} ms (layout ${loss.layoutMs.toFixed(0)}, all anew ${loss.wholeMs.toFixed(0)}), ${loss.movedMiB.toFixed(1)} MiB moved from ${loss.source}; lost ${(loss.trainedMs / 1000).toFixed(0)} s into training, ${loss.readySeconds === undefined ? 'devices not ready' : `devices ready ${loss.readySeconds.toFixed(0)} s after their layout began`}; rounds ${loss.beforeMs.toFixed(0)} -> ${loss.afterMs.toFixed(0)} ms; in turn light's ${lightMs.toFixed(0)}, heavy's ${heavyMs.toFixed(0)}${respipeMs === undefined ? '' : `, ResPipe's ${respipeMs.toFixed(0)}`}`,
+    );
   }
   return { copies, losses };
 }
@@ -141,7 +179,8 @@ export function recoveryChart({ cluster, batch, losses: [loss] }) {
   const { device, series, recoveryMs, heavyMs } = loss;
   const [first, last] = [Math.ceil(series[0][0]), Math.floor(series.at(-1)[0])];
   const xs = Array.from({ length: last - first + 1 }, (_, index) => first + index);
-  const at = (second) => (second > 0 && second < recoveryMs / 1000 ? 0 : (series.find(([end]) => end >= second)?.[1] ?? 0));
+  const at = (second) =>
+    second > 0 && second < recoveryMs / 1000 ? 0 : (series.find(([end]) => end >= second)?.[1] ?? 0);
   const heavy = (batch / heavyMs) * 1000;
   return lineChart({
     title: `${cluster}: ${device} is lost at 0`,
@@ -151,7 +190,11 @@ export function recoveryChart({ cluster, batch, losses: [loss] }) {
     ticks: xs.filter((second) => second % 10 === 0),
     series: [
       { name: 'training', values: xs.map(at) },
-      { name: 'the best plan of the others', values: xs.map((second) => (second > 0 ? heavy : undefined)), dashed: true },
+      {
+        name: 'the best plan of the others',
+        values: xs.map((second) => (second > 0 ? heavy : undefined)),
+        dashed: true,
+      },
     ],
   });
 }

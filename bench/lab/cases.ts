@@ -1,3 +1,4 @@
+// @ts-nocheck
 // The clusters, models and plans of bench/lab. A group is one lab with one model; its devices are profiled once, and every case of it runs there.
 
 import { readFileSync } from 'node:fs';
@@ -7,7 +8,13 @@ const clusterFile = (letter) => new URL(`../../clusters/asteroid-${letter.toLowe
 
 /** An environment of the paper with another bandwidth between all. 'pair', 'tight': two equal devices; 'small': three slow ones, for a machine that does other work too. */
 export function environment(letter, bandwidthMbps, memoryMiB = 2048) {
-  const own = { small: [0.3, 0.15, 0.15], pair: [0.6, 0.6], tight: [0.6, 0.6], mixed: [1, 0.35, 0.35], laptops: [0.8, 0.8, 0.12] }[letter];
+  const own = {
+    small: [0.3, 0.15, 0.15],
+    pair: [0.6, 0.6],
+    tight: [0.6, 0.6],
+    mixed: [1, 0.35, 0.35],
+    laptops: [0.8, 0.8, 0.12],
+  }[letter];
   if (own !== undefined) {
     const devices = own.map((cores, index) => ({ name: 'abc'[index], memoryMiB, cores }));
     return { devices, links: { default: { bandwidthMbps } } };
@@ -27,7 +34,7 @@ export const models = {
   bert: { model: 'bert-small:sequence=32,classes=2', data: 'synthetic-tokens:32:30522:2:2000' },
 };
 
-/** A form: either a planner's plan or devices in groups (forms.mjs). */
+/** A form: either a planner's plan or devices in groups (forms.ts). */
 const planned = (planner, schedule) => ({ planner, schedule });
 const grouped = (groups, schedule, more = {}) => ({ groups, schedule, ...more });
 
@@ -137,28 +144,57 @@ export const links = [
     model: 'mobilenet',
     microBatch: 2,
     count: 32,
-    cases: { pipeline: grouped([['a'], ['b']], '1f1b', { cuts: [2] }), 'AllReduce of 2': grouped([['a', 'b']], '1f1b') },
+    cases: {
+      pipeline: grouped([['a'], ['b']], '1f1b', { cuts: [2] }),
+      'AllReduce of 2': grouped([['a', 'b']], '1f1b'),
+    },
   },
 ];
 
 /** Each device lost in turn: the paper's figures 16 and 17. And FTPipeHD's Table III: two processes on a laptop, and a desktop PC a seventh as fast, which ResPipe lets do the work of the second. */
 export const recovery = [
   { name: 'recovery-D-100', environment: ['D', 100], model: 'efficientnet', microBatch: 10, count: 8, planner: 'best' },
-  { name: 'recovery-ftpipehd-100', environment: ['laptops', 100], model: 'mobilenet', microBatch: 8, count: 4, planner: 'ftpipehd', lost: ['b'] },
+  {
+    name: 'recovery-ftpipehd-100',
+    environment: ['laptops', 100],
+    model: 'mobilenet',
+    microBatch: 8,
+    count: 4,
+    planner: 'ftpipehd',
+    lost: ['b'],
+  },
 ];
 
 /** A link of 100 Mbps that falls to 5, and a device of one core that falls to a quarter. */
-export const slowed = [{ name: 'slowed-100', environment: ['mixed', 100], model: 'mobilenet', microBatch: 8, count: 6 }];
+export const slowed = [
+  { name: 'slowed-100', environment: ['mixed', 100], model: 'mobilenet', microBatch: 8, count: 6 },
+];
 
 /** Devices whose limits a plan fills as far as it can. With an AllReduce beside the last backward pass, the last micro-batch comes in several graphs, the others in one. */
 export const memory = [
-  { name: 'memory-288', environment: ['tight', 100, 288], model: 'mobilenet', microBatch: 32, count: 8, schedule: '1f1b' },
-  { name: 'memory-320-overlap', environment: ['tight', 100, 320], model: 'mobilenet', microBatch: 32, count: 8, schedule: '1f1b-overlap' },
+  {
+    name: 'memory-288',
+    environment: ['tight', 100, 288],
+    model: 'mobilenet',
+    microBatch: 32,
+    count: 8,
+    schedule: '1f1b',
+  },
+  {
+    name: 'memory-320-overlap',
+    environment: ['tight', 100, 320],
+    model: 'mobilenet',
+    microBatch: 32,
+    count: 8,
+    schedule: '1f1b-overlap',
+  },
   { name: 'memory-512', environment: ['tight', 100, 512], model: 'mobilenet', microBatch: 64, count: 4 },
 ];
 
 /** Five equal devices, each by itself. */
-export const together = [{ name: 'together-A', environment: ['A', 1000], model: 'mobilenet', microBatch: 10, count: 8 }];
+export const together = [
+  { name: 'together-A', environment: ['A', 1000], model: 'mobilenet', microBatch: 10, count: 8 },
+];
 
 /** Against PyTorch. */
 export const peers = [

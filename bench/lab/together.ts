@@ -1,3 +1,4 @@
+// @ts-nocheck
 // What five devices can be at most on this machine: each trains the whole model by itself, alone and all at once. They share its cores, caches and memory, and
 // nothing else.
 
@@ -18,9 +19,24 @@ export async function trainApart(lab, names, settings, { batch, warmUp, rounds }
   const isOver = new Promise((resolve) => (end = resolve));
   try {
     const ends = names.map((name) => {
-      const words = ['train', ...settings, '--steps', '100000', '--workers', '0', '--threads', '1', '--out', join(folder, name), '--json'];
+      const words = [
+        'train',
+        ...settings,
+        '--steps',
+        '100000',
+        '--workers',
+        '0',
+        '--threads',
+        '1',
+        '--out',
+        join(folder, name),
+        '--json',
+      ];
       const [program, ...args] = commandOn(lab, name, [process.execPath, main, ...words]);
-      const child = spawn(program, args, { stdio: ['ignore', 'pipe', 'inherit'], env: { ...process.env, HOME: join(folder, name) } });
+      const child = spawn(program, args, {
+        stdio: ['ignore', 'pipe', 'inherit'],
+        env: { ...process.env, HOME: join(folder, name) },
+      });
       createInterface({ input: child.stdout }).on('line', (line) => {
         const event = JSON.parse(line);
         if (event.event !== 'round') return;

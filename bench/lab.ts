@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Plans on real shaped clusters of one machine, beside the simulator's prediction from the measured profile. Linux, root, iproute2.
 //   npm run bench:lab -- [--json] [--section forms,links,table4,memory,together,peers,recovery,slowed] [--only WORD] [--rounds N] [--warm-up SECONDS] [--priority normal] [--python FILE] [--caches FOLDER] [--skip-single] [--profile-each] [--plot FILE] [-o FILE]
 //
@@ -28,14 +29,24 @@ import { trainedLayers } from '../dist/runtime/run/fine-tuning.js';
 import { program } from '../dist/schedule/generate.js';
 import { createSimulator } from '../dist/simulator/simulate.js';
 import { steadyRoundMs } from '../dist/simulator/steady.js';
-import { environment, forms, links, memory, models, peers, recovery, slowed, table4, together } from './lab/cases.mjs';
-import { formOf, layoutOf } from './lab/forms.mjs';
-import { byBlocks, missingPyTorch, runPyTorch } from './lab/peers.mjs';
-import { measureRecovery, recoveryChart } from './lab/recovery.mjs';
-import { measureSlowed } from './lab/slowed.mjs';
-import { budgetTable, casesTable, linksTable, memoryTable, peersTable, recoveryTable, slowedTable, table4Table, togetherTable } from './lab/tables.mjs';
-import { openTestbed } from './lab/testbed.mjs';
-import { trainApart } from './lab/together.mjs';
+import { environment, forms, links, memory, models, peers, recovery, slowed, table4, together } from './lab/cases.ts';
+import { formOf, layoutOf } from './lab/forms.ts';
+import { byBlocks, missingPyTorch, runPyTorch } from './lab/peers.ts';
+import { measureRecovery, recoveryChart } from './lab/recovery.ts';
+import { measureSlowed } from './lab/slowed.ts';
+import {
+  budgetTable,
+  casesTable,
+  linksTable,
+  memoryTable,
+  peersTable,
+  recoveryTable,
+  slowedTable,
+  table4Table,
+  togetherTable,
+} from './lab/tables.ts';
+import { openTestbed } from './lab/testbed.ts';
+import { trainApart } from './lab/together.ts';
 
 const { values: flags } = parseArgs({
   options: {
@@ -72,7 +83,7 @@ const round = (value, digits = 3) => Number(value.toPrecision(digits));
 const percent = (value) => `${(100 * value).toFixed(1)} %`;
 
 const caches = flags.caches ?? mkdtempSync(join(tmpdir(), 'asteroid-profiles-'));
-let open;
+let open: Awaited<ReturnType<typeof openTestbed>> | undefined;
 if (flags.caches === undefined) process.once('exit', () => rmSync(caches, { recursive: true, force: true }));
 const leave = (code) => void Promise.resolve(open?.close()).finally(() => process.exit(code));
 for (const signal of ['SIGINT', 'SIGTERM']) process.once(signal, () => leave(130));
@@ -92,7 +103,10 @@ function predicted(simulate, layout) {
 function roundCounts(predictedMs) {
   if (predictedMs > longMs) return { warmUp: 1, rounds: 3 };
   const within = (least, most, ms) => Math.min(most, Math.max(least, Math.ceil(ms / predictedMs)));
-  return { warmUp: within(leastWarmUp, warmUp, warmUpMs), rounds: within(Math.min(leastRounds, rounds), rounds, measuredMs) };
+  return {
+    warmUp: within(leastWarmUp, warmUp, warmUpMs),
+    rounds: within(Math.min(leastRounds, rounds), rounds, measuredMs),
+  };
 }
 
 function sizeArgs({ microBatchSize, microBatchCount }) {
@@ -102,11 +116,30 @@ function sizeArgs({ microBatchSize, microBatchCount }) {
 /** What is trained in a group, whatever the plan. */
 function settingsOf({ model: modelName, microBatch, count }) {
   const { model, data } = models[modelName];
-  return ['--model', model, '--data', data, ...sizeArgs({ microBatchSize: microBatch, microBatchCount: count }), '--lr', '0.01', '--momentum', '0.9', '--no-shuffle', '--checkpoint-every', '1000000', '--eval-every', '0'];
+  return [
+    '--model',
+    model,
+    '--data',
+    data,
+    ...sizeArgs({ microBatchSize: microBatch, microBatchCount: count }),
+    '--lr',
+    '0.01',
+    '--momentum',
+    '0.9',
+    '--no-shuffle',
+    '--checkpoint-every',
+    '1000000',
+    '--eval-every',
+    '0',
+  ];
 }
 
 async function openBed({ name, environment: [letter, mbps, memoryMiB] }) {
-  const bed = await openTestbed(environment(letter, mbps, memoryMiB), { name: 'bench', priority: flags.priority, caches });
+  const bed = await openTestbed(environment(letter, mbps, memoryMiB), {
+    name: 'bench',
+    priority: flags.priority,
+    caches,
+  });
   open = bed;
   log(`${name}: ${bed.lab.layout.devices.map(({ name: device, cores }) => `${device} ${cores}`).join(', ')} cores`);
   return bed;
@@ -126,7 +159,9 @@ async function measured(group, bed) {
   const { microBatch, count, copies = false } = group;
   const batch = microBatch * count;
   const settings = [...settingsOf(group), '--replicate-batch-norm', ...(copies ? [] : ['--replicate-every', '0'])];
-  const { profile, cluster } = await bed.train([...settings, '--steps', '1', '--planner', 'dp', '--schedule', '1f1b'], { batch });
+  const { profile, cluster } = await bed.train([...settings, '--steps', '1', '--planner', 'dp', '--schedule', '1f1b'], {
+    batch,
+  });
   const simulate = createSimulator(profile, cluster);
   return {
     bed,
@@ -145,7 +180,13 @@ async function measured(group, bed) {
     train: (args, options) => bed.train([...settings, ...args], options),
     run(layout) {
       const counts = roundCounts(simulate(program(layout), layout, { events: false }).roundMs);
-      const own = [...sizeArgs(layout), '--steps', String(counts.warmUp + counts.rounds), '--plan', bed.writePlan(layout)];
+      const own = [
+        ...sizeArgs(layout),
+        '--steps',
+        String(counts.warmUp + counts.rounds),
+        '--plan',
+        bed.writePlan(layout),
+      ];
       return bed.train([...settings, ...own], { warmUp: counts.warmUp, batch });
     },
   };
@@ -156,12 +197,23 @@ const planningLimitMs = 45_000;
 
 /** `microBatch` of a case: the group's batch, in micro-batches of its own size. */
 function layoutFor(how, { profile, cluster, sizes: usual, batch }) {
-  const sizes = how.microBatch === undefined ? usual : { microBatchSize: how.microBatch, microBatchCount: batch / how.microBatch };
+  const sizes =
+    how.microBatch === undefined ? usual : { microBatchSize: how.microBatch, microBatchCount: batch / how.microBatch };
   if (how.groups !== undefined) return layoutOf(profile, cluster, { ...how, ...sizes });
   const schedule = how.schedule === undefined ? {} : { schedule: how.schedule };
   const startMs = performance.now();
   const isTimeUp = () => performance.now() - startMs > planningLimitMs;
-  return plan({ profile, cluster, batchSize: batch, microBatchSize: sizes.microBatchSize, planner: how.planner, optimizerState, replicateBatchDependent: true, isTimeUp, ...schedule });
+  return plan({
+    profile,
+    cluster,
+    batchSize: batch,
+    microBatchSize: sizes.microBatchSize,
+    planner: how.planner,
+    optimizerState,
+    replicateBatchDependent: true,
+    isTimeUp,
+    ...schedule,
+  });
 }
 
 /** All cases of a group that are asked for; the best single device is the first. */
@@ -171,17 +223,29 @@ async function runCases(group) {
   let ready = await openGroup(group);
   try {
     const results = [];
-    const single = [`one device, ${ready.fastest}`, { groups: [[ready.fastest]], schedule: '1f1b', microBatch: group.microBatchOfOne }];
+    const single = [
+      `one device, ${ready.fastest}`,
+      { groups: [[ready.fastest]], schedule: '1f1b', microBatch: group.microBatchOfOne },
+    ];
     for (const [form, how] of flags['skip-single'] ? wanted : [single, ...wanted]) {
       if (flags['profile-each'] && results.length > 0) {
         ready.bed.forgetProfiles();
         ready = await measured(group, ready.bed);
       }
       const layout = layoutFor(how, ready);
-      const result = caseResult(group, form, layout, ready, await ready.run(layout), flags['skip-single'] ? null : results[0]);
+      const result = caseResult(
+        group,
+        form,
+        layout,
+        ready,
+        await ready.run(layout),
+        flags['skip-single'] ? null : results[0],
+      );
       results.push(result);
       const cores = Object.values(result.coresUsed).join(' ');
-      log(`  ${form}: measured ${result.measuredRoundMs} ms, predicted ${result.predictedRoundMs} (${percent(result.difference)}), after the warm-up ${result.settledRoundMs} (${percent(result.settledDifference)}), every other round ${result.checkedRoundMs}, corrected by those between ${result.correctedRoundMs} (${percent(result.correctedDifference)}), ${result.speedupOverBestDevice ?? '?'}x, busiest link ${percent(result.linkUtilisation)}; cores ${cores}; work beside profile ${Object.values(result.workFactors).join(' ')}; the host took ${percent(result.stolen)}`);
+      log(
+        `  ${form}: measured ${result.measuredRoundMs} ms, predicted ${result.predictedRoundMs} (${percent(result.difference)}), after the warm-up ${result.settledRoundMs} (${percent(result.settledDifference)}), every other round ${result.checkedRoundMs}, corrected by those between ${result.correctedRoundMs} (${percent(result.correctedDifference)}), ${result.speedupOverBestDevice ?? '?'}x, busiest link ${percent(result.linkUtilisation)}; cores ${cores}; work beside profile ${Object.values(result.workFactors).join(' ')}; the host took ${percent(result.stolen)}`,
+      );
     }
     return results;
   } finally {
@@ -195,12 +259,19 @@ function caseResult(group, form, layout, ready, run, single) {
   const names = layout.stages.flatMap(({ devices }) => devices);
   // A host shared with others becomes faster and slower by a third within seconds, whatever was measured before. So every other round corrects the profile, by the
   // processor time that devices told of it, and the rounds between these are what is predicted: they had the same host, and the prediction has not seen them.
-  const [telling, checking] = [0, 1].map((parity) => run.roundMs.map((_, index) => index).filter((index) => index % 2 === parity));
-  const told = telling.map((index) => Object.fromEntries(Object.entries(run.rounds).map(([device, all]) => [device, all[index]])));
+  const [telling, checking] = [0, 1].map((parity) =>
+    run.roundMs.map((_, index) => index).filter((index) => index % 2 === parity),
+  );
+  const told = telling.map((index) =>
+    Object.fromEntries(Object.entries(run.rounds).map(([device, all]) => [device, all[index]])),
+  );
   const after = told.map((one) => ready.predictAfter(layout, one));
   // What is known when these rounds begin: the rounds before them have checked the profile on the plan's real stages.
   const settledRoundMs = median(run.settled.map((one) => ready.predictAfter(layout, one).roundMs));
-  const [correctedRoundMs, checkedRoundMs] = [median(after.map(({ roundMs }) => roundMs)), median(checking.map((index) => run.roundMs[index]))];
+  const [correctedRoundMs, checkedRoundMs] = [
+    median(after.map(({ roundMs }) => roundMs)),
+    median(checking.map((index) => run.roundMs[index])),
+  ];
   const busiest = run.links.toSorted((a, b) => b.use - a.use)[0];
   const sender = busiest?.link.split('->')[0];
   return {
@@ -216,14 +287,24 @@ function caseResult(group, form, layout, ready, run, single) {
     correctedRoundMs: round(correctedRoundMs, 4),
     checkedRoundMs: round(checkedRoundMs, 4),
     correctedDifference: round(checkedRoundMs / correctedRoundMs - 1),
-    workFactors: Object.fromEntries(names.map((device) => [device, round(median(after.map(({ factors }) => factors[device] ?? 1)))])),
+    workFactors: Object.fromEntries(
+      names.map((device) => [device, round(median(after.map(({ factors }) => factors[device] ?? 1)))]),
+    ),
     // The first case is the best device itself.
-    speedupOverBestDevice: single === null ? null : round(single === undefined ? 1 : single.measuredRoundMs / measuredRoundMs),
+    speedupOverBestDevice:
+      single === null ? null : round(single === undefined ? 1 : single.measuredRoundMs / measuredRoundMs),
     linkUtilisation: round(busiest?.use ?? 0),
     busiestLink: busiest?.link ?? null,
     utilisationWhileSending: round(run.sending[sender]?.use ?? 0),
-    allReduce: layout.stages.length === 1 && names.length > 1 ? allReduceOf(run, names, ready, busiest, statisticBytes(models[group.model].model)) : null,
-    memory: names.map((device) => ({ device, measuredMiB: round(run.peakMemoryMiB[device] ?? 0), predictedMiB: round(processMiB + predicted.devices[device].peakMemoryMiB) })),
+    allReduce:
+      layout.stages.length === 1 && names.length > 1
+        ? allReduceOf(run, names, ready, busiest, statisticBytes(models[group.model].model))
+        : null,
+    memory: names.map((device) => ({
+      device,
+      measuredMiB: round(run.peakMemoryMiB[device] ?? 0),
+      predictedMiB: round(processMiB + predicted.devices[device].peakMemoryMiB),
+    })),
     // Of the machine's processor time, what its host gave to others: no part of what devices tell of their work.
     stolen: round(run.stolen, 2),
     coresUsed: Object.fromEntries(names.map((device) => [device, round(run.coresUsed[device] ?? 0)])),
@@ -233,7 +314,11 @@ function caseResult(group, form, layout, ready, run, single) {
 
 /** Of a model's batch statistics, which are averaged with the gradients. */
 function statisticBytes(spec) {
-  const { sequence } = trainedLayers(buildModel(spec, { initialize: false }).graph, { loss: 'cross-entropy', freeze: [], freezeAllBut: [] });
+  const { sequence } = trainedLayers(buildModel(spec, { initialize: false }).graph, {
+    loss: 'cross-entropy',
+    freeze: [],
+    freezeAllBut: [],
+  });
   return sequence.layers.reduce((sum, layer) => sum + bufferBytes(sequence, layer), 0);
 }
 
@@ -251,7 +336,13 @@ function allReduceOf(run, names, { profile }, { mbps }, statisticBytes) {
   const measuredMs = median(names.map((device) => run.sending[device].busyMs)) / rounds;
   const sentBytes = median(names.map((device) => run.sending[device].bytes)) / rounds;
   const idealMs = (idealBytes * 8) / (mbps * 1000);
-  return { bytes, measuredMs: round(measuredMs, 4), idealMs: round(idealMs, 4), idealOfTcpMs: round(idealMs / tcpShare, 4), overhead: round(sentBytes / idealBytes - 1) };
+  return {
+    bytes,
+    measuredMs: round(measuredMs, 4),
+    idealMs: round(idealMs, 4),
+    idealOfTcpMs: round(idealMs / tcpShare, 4),
+    overhead: round(sentBytes / idealBytes - 1),
+  };
 }
 
 /** Ours and PyTorch's, data parallel and as a straight pipeline, on the same devices. */
@@ -268,8 +359,12 @@ async function runPeers(group) {
     const devices = bed.lab.layout.devices.map(({ name }) => name);
     // PyTorch's pipeline is cut at blocks: ours, too.
     const { profile: blocks, ends } = byBlocks(profile);
-    const straightOf = (schedule) => layoutOf(blocks, cluster, { groups: devices.map((name) => [name]), schedule, ...sizes });
-    const inLayers = (layout) => ({ ...layout, stages: layout.stages.map((stage) => ({ ...stage, layers: stage.layers.map((block) => ends[block - 1] ?? 0) })) });
+    const straightOf = (schedule) =>
+      layoutOf(blocks, cluster, { groups: devices.map((name) => [name]), schedule, ...sizes });
+    const inLayers = (layout) => ({
+      ...layout,
+      stages: layout.stages.map((stage) => ({ ...stage, layers: stage.layers.map((block) => ends[block - 1] ?? 0) })),
+    });
     const straight = straightOf('1f1b');
     const cuts = straight.stages.slice(1).map(({ layers }) => layers[0]);
     const forms = [
@@ -280,9 +375,21 @@ async function runPeers(group) {
     for (const [form, mode, layout, more] of forms) {
       const ours = median((await ready.run(layout)).roundMs);
       const counts = roundCounts(ready.predict(layout).roundMs);
-      const { torch, roundMs } = await runPyTorch(bed.lab, flags.python, { mode, batch, microBatchCount: sizes.microBatchCount, ...more }, counts);
+      const { torch, roundMs } = await runPyTorch(
+        bed.lab,
+        flags.python,
+        { mode, batch, microBatchCount: sizes.microBatchCount, ...more },
+        counts,
+      );
       const add = (form, layout, ms) => {
-        results.push({ cluster: group.name, form, plan: formOf(layout), asteroidMs: round(ms, 4), pyTorchMs: round(median(roundMs), 4), torch });
+        results.push({
+          cluster: group.name,
+          form,
+          plan: formOf(layout),
+          asteroidMs: round(ms, 4),
+          pyTorchMs: round(median(roundMs), 4),
+          torch,
+        });
         log(`  ${form}: ${ms.toFixed(0)} ms, PyTorch ${torch} ${median(roundMs).toFixed(0)} ms`);
       };
       add(form, layout, ours);
@@ -304,13 +411,31 @@ async function runMemory(group) {
   try {
     const lost = [];
     const onEvent = (event) => event.event === 'left' && lost.push(event.device);
-    const args = [...settingsOf(group), '--replicate-batch-norm', '--recompute', 'auto', '--planner', 'best', ...(group.schedule === undefined ? [] : ['--schedule', group.schedule]), '--steps', String(rounds)];
+    const args = [
+      ...settingsOf(group),
+      '--replicate-batch-norm',
+      '--recompute',
+      'auto',
+      '--planner',
+      'best',
+      ...(group.schedule === undefined ? [] : ['--schedule', group.schedule]),
+      '--steps',
+      String(rounds),
+    ];
     const { plan, peakMemoryMiB } = await bed.train(args, { batch: group.microBatch * group.count, onEvent });
     const devices = bed.limits().map(({ device, limitMiB, killCount }) => {
       const predictedMiB = processMiB + (plan.predicted.peakMemoryMiB[device] ?? 0);
-      return { device, limitMiB, predictedMiB: round(predictedMiB), measuredMiB: round(peakMemoryMiB[device]), killCount };
+      return {
+        device,
+        limitMiB,
+        predictedMiB: round(predictedMiB),
+        measuredMiB: round(peakMemoryMiB[device]),
+        killCount,
+      };
     });
-    log(`  ${formOf(plan)}: ${devices.map(({ device, measuredMiB, limitMiB, killCount }) => `${device} ${measuredMiB} of ${limitMiB} MiB, ${killCount} kills`).join('; ')}`);
+    log(
+      `  ${formOf(plan)}: ${devices.map(({ device, measuredMiB, limitMiB, killCount }) => `${device} ${measuredMiB} of ${limitMiB} MiB, ${killCount} kills`).join('; ')}`,
+    );
     return [{ cluster: group.name, plan: formOf(plan), lost, devices }];
   } finally {
     await bed.close();
@@ -342,7 +467,14 @@ async function runRecovery(group) {
   if (!group.name.includes(flags.only)) return [];
   const ready = await openGroup({ ...group, copies: true });
   try {
-    return [{ cluster: group.name, model: models[group.model].model, batch: ready.batch, ...(await measureRecovery(ready, { ...group, optimizerState, rounds, log })) }];
+    return [
+      {
+        cluster: group.name,
+        model: models[group.model].model,
+        batch: ready.batch,
+        ...(await measureRecovery(ready, { ...group, optimizerState, rounds, log })),
+      },
+    ];
   } finally {
     await ready.bed.close();
   }
@@ -351,7 +483,12 @@ async function runRecovery(group) {
 /** What becomes slow in the middle of training. */
 async function runSlowed(group) {
   const wanted = ['link', 'device'].filter((what) => `${group.name} ${what}`.includes(flags.only));
-  const found = await measureSlowed(() => openGroup({ ...group, copies: true }), { wanted, optimizerState, rounds, log });
+  const found = await measureSlowed(() => openGroup({ ...group, copies: true }), {
+    wanted,
+    optimizerState,
+    rounds,
+    log,
+  });
   return found.map((result) => ({ cluster: group.name, model: models[group.model].model, ...result }));
 }
 
@@ -381,7 +518,8 @@ if (sections.includes('peers')) {
 if (sections.includes('recovery')) {
   for (const group of recovery) results.recovery.push(...(await runRecovery(group)));
   tables.push(...results.recovery.map(recoveryTable));
-  if (flags.plot !== undefined && results.recovery.length > 0) writeFileSync(flags.plot, recoveryChart(results.recovery[0]));
+  if (flags.plot !== undefined && results.recovery.length > 0)
+    writeFileSync(flags.plot, recoveryChart(results.recovery[0]));
 }
 if (sections.includes('slowed')) {
   for (const group of slowed) results.slowed.push(...(await runSlowed(group)));

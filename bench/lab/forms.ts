@@ -1,3 +1,4 @@
+// @ts-nocheck
 // Plans of a given form for a measured profile: devices in groups, shares by speed, and layers cut so that the slowest stage or link is as fast as can be.
 
 import { inFlight } from '../../dist/schedule/generate.js';
@@ -5,7 +6,9 @@ import { inFlight } from '../../dist/schedule/generate.js';
 /** Milliseconds of forward and backward of layers [first, end) on a device with so many samples, and of what it is given and hands on; in a last stage both are one graph, with its own times. */
 function timesOf(profile, device) {
   const { forwardMs, backwardMs, stepMs, handlingMsPerMiB = 0 } = profile.devices[device];
-  const passedBytes = (first, end) => (first === 0 ? 0 : profile.layers[first - 1].outputBytes) + (end === profile.layers.length ? 0 : profile.layers[end - 1].outputBytes);
+  const passedBytes = (first, end) =>
+    (first === 0 ? 0 : profile.layers[first - 1].outputBytes) +
+    (end === profile.layers.length ? 0 : profile.layers[end - 1].outputBytes);
   const inner = forwardMs.map((row, size) => runningSums(row.map((ms, layer) => ms + backwardMs[size][layer])));
   const last = stepMs === undefined ? inner : stepMs.map(runningSums);
   return (first, end, samples) => {
@@ -38,7 +41,8 @@ export function sharesOf(speeds, total) {
   const exact = speeds.map((speed) => (total * speed) / sum);
   const shares = exact.map(Math.floor);
   const order = exact.map((value, index) => [value - shares[index], index]).sort((a, b) => b[0] - a[0]);
-  for (let left = total - shares.reduce((a, b) => a + b, 0), next = 0; left > 0; left--, next++) shares[order[next][1]]++;
+  for (let left = total - shares.reduce((a, b) => a + b, 0), next = 0; left > 0; left--, next++)
+    shares[order[next][1]]++;
   return shares;
 }
 
@@ -47,8 +51,16 @@ export function layoutOf(profile, cluster, { groups, schedule, microBatchSize, m
   const layerCount = profile.layers.length;
   const largest = profile.batchSizes.at(-1);
   const times = Object.fromEntries(groups.flat().map((name) => [name, timesOf(profile, name)]));
-  const shares = groups.map((names) => sharesOf(names.map((name) => 1 / times[name](0, layerCount, largest)), microBatchSize));
-  const borders = cuts === undefined ? bestBorders(profile, cluster, { groups, shares, times, microBatchSize }) : [0, ...cuts, layerCount];
+  const shares = groups.map((names) =>
+    sharesOf(
+      names.map((name) => 1 / times[name](0, layerCount, largest)),
+      microBatchSize,
+    ),
+  );
+  const borders =
+    cuts === undefined
+      ? bestBorders(profile, cluster, { groups, shares, times, microBatchSize })
+      : [0, ...cuts, layerCount];
   return {
     planner: 'by hand',
     schedule,
@@ -68,10 +80,15 @@ export function layoutOf(profile, cluster, { groups, schedule, microBatchSize, m
 function bestBorders(profile, cluster, { groups, shares, times, microBatchSize }) {
   const layerCount = profile.layers.length;
   const mbps = cluster.links.default.bandwidthMbps;
-  const stageMs = (stage, first, end) => Math.max(...groups[stage].map((name, index) => times[name](first, end, shares[stage][index])));
+  const stageMs = (stage, first, end) =>
+    Math.max(...groups[stage].map((name, index) => times[name](first, end, shares[stage][index])));
   // A sender's part of the cut at most: its group shares the bytes.
   const linkMs = (stage, cut) =>
-    cut === layerCount ? 0 : (profile.layers[cut - 1].outputBytes * microBatchSize * 8) / (mbps * 1000) / Math.max(groups[stage].length, groups[stage + 1].length);
+    cut === layerCount
+      ? 0
+      : (profile.layers[cut - 1].outputBytes * microBatchSize * 8) /
+        (mbps * 1000) /
+        Math.max(groups[stage].length, groups[stage + 1].length);
   // best[stage][end]: the least possible maximum with stages 0..stage over layers 0..end, and where the last begins.
   const best = groups.map(() => Array(layerCount + 1).fill({ ms: Number.POSITIVE_INFINITY, first: 0 }));
   for (let stage = 0; stage < groups.length; stage++) {
@@ -91,6 +108,9 @@ function bestBorders(profile, cluster, { groups, shares, times, microBatchSize }
 
 /** A plan in a few characters: "nx-1:4+tx2-1:2 | nano-1:6". */
 export function formOf({ stages, schedule, microBatchSize, microBatchCount }) {
-  const drawn = stages.map(({ devices, samples, layers }) => `${devices.map((name, index) => (devices.length > 1 ? `${name}:${samples[index]}` : name)).join('+')} [${layers.join('–')}]`);
+  const drawn = stages.map(
+    ({ devices, samples, layers }) =>
+      `${devices.map((name, index) => (devices.length > 1 ? `${name}:${samples[index]}` : name)).join('+')} [${layers.join('–')}]`,
+  );
   return `${drawn.join(' → ')}, ${schedule}, ${microBatchCount} x ${microBatchSize}`;
 }

@@ -1,59 +1,81 @@
 // How long the simulator takes: CPU time for rounds of about a million instructions, with and without events, and for the Program itself.
-// Usage, after `npm run build`: node bench/simulator.mjs [--dist FOLDER]
+// Usage: npm run bench -- simulator [--dist FOLDER]
 
-import { resolve } from 'node:path';
-import { pathToFileURL } from 'node:url';
 import { parseArgs } from 'node:util';
+import type { Cluster, PlanLayout, Profile } from '../dist/cluster/cluster.js';
+import { loadFrom } from './common/build.ts';
+import { cpuMs } from './common/numbers.ts';
 
 const { values: flags } = parseArgs({ options: { dist: { type: 'string', default: 'dist' } } });
-const load = (path) => import(pathToFileURL(resolve(flags.dist, path)).href);
+const load = loadFrom(flags.dist);
 const { simulate } = await load('simulator/simulate.js');
 const { program } = await load('schedule/generate.js');
 
 /** `stageCount` stages of `groupSize` devices and three layers each, data on the first device, 100 Mbps. */
-function round(stageCount, groupSize, microBatchCount) {
+function round(
+  stageCount: number,
+  groupSize: number,
+  microBatchCount: number,
+): { plan: PlanLayout; profile: Profile; cluster: Cluster } {
   const microBatchSize = 12;
   const stages = Array.from({ length: stageCount }, (_, stage) => ({
-    layers: [3 * stage, 3 * stage + 3],
+    layers: [3 * stage, 3 * stage + 3] as const,
     devices: Array.from({ length: groupSize }, (_, index) => `d${stage}-${index}`),
-    samples: Array.from({ length: groupSize }, (_, index) => Math.floor((microBatchSize * (index + 1)) / groupSize) - Math.floor((microBatchSize * index) / groupSize)),
+    samples: Array.from(
+      { length: groupSize },
+      (_, index) =>
+        Math.floor((microBatchSize * (index + 1)) / groupSize) - Math.floor((microBatchSize * index) / groupSize),
+    ),
     inFlight: Math.min(microBatchCount, 2 * (stageCount - stage) - 1),
   }));
   const names = stages.flatMap((stage) => stage.devices);
-  const times = [1, 4, 16].map((size) => Array.from({ length: 3 * stageCount }, (_, layer) => 0.1 + size * (1 + ((layer * 7) % 5) / 10)));
+  const times = [1, 4, 16].map((size) =>
+    Array.from({ length: 3 * stageCount }, (_, layer) => 0.1 + size * (1 + ((layer * 7) % 5) / 10)),
+  );
   const layer = { weightBytes: 1e5, savedBytes: 1e4, flops: 1 };
   return {
-    plan: { planner: 'bench', schedule: '1f1b', batchSize: microBatchSize * microBatchCount, microBatchSize, microBatchCount, stages },
+    plan: {
+      planner: 'bench',
+      schedule: '1f1b',
+      batchSize: microBatchSize * microBatchCount,
+      microBatchSize,
+      microBatchCount,
+      stages,
+    },
     profile: {
       ...{ model: 'bench', inputBytes: 1000, labelBytes: 4, batchSizes: [1, 4, 16] },
-      layers: times[0].map((_, index) => ({ ...layer, name: `l${index}`, outputBytes: 3000 + 100 * index })),
+      layers: Array.from({ length: 3 * stageCount }, (_, index) => ({
+        ...layer,
+        name: `l${index}`,
+        outputBytes: 3000 + 100 * index,
+      })),
       devices: { board: { forwardMs: times, backwardMs: times } },
     },
     cluster: {
       devices: names.map((name) => ({ name, kind: 'board', memoryMiB: 1000 })),
       links: { default: { bandwidthMbps: 100, latencyMs: 0.3 } },
-      dataDevice: names[0],
+      dataDevice: `d0-0`,
     },
   };
 }
 
 /** The least CPU time of five runs, in milliseconds. */
-function leastCpuMs(work) {
+function leastCpuMs(work: () => unknown): number {
   const runs = Array.from({ length: 5 }, () => {
-    const before = process.cpuUsage();
+    const before = cpuMs();
     work();
-    const { user, system } = process.cpuUsage(before);
-    return (user + system) / 1000;
+    return cpuMs() - before;
   });
   return Math.min(...runs);
 }
 
-for (const shape of [
+const shapes: readonly (readonly [stages: number, groupSize: number, microBatches: number])[] = [
   [8, 1, 21_500],
   [8, 2, 10_900],
   [4, 4, 11_400],
   [64, 1, 2600],
-]) {
+];
+for (const shape of shapes) {
   const { plan, profile, cluster } = round(...shape);
   const whole = program(plan);
   const instructionCount = whole.devices.reduce((sum, device) => sum + device.instructions.length, 0);

@@ -1,3 +1,4 @@
+// @ts-nocheck
 // A lab, and training runs in it through the command line, with what is only seen from outside: bytes on each link, processor time and memory of each device.
 
 import { execFileSync, spawn } from 'node:child_process';
@@ -6,10 +7,10 @@ import { availableParallelism, tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { createInterface } from 'node:readline';
 import { makeLab, removeLab } from '../../dist/lab/lab.js';
-import { keepAwake } from './awake.mjs';
+import { keepAwake } from './awake.ts';
 
 const main = new URL('../../dist/cli/main.js', import.meta.url).pathname;
-const sampler = new URL('./sampler.mjs', import.meta.url).pathname;
+const sampler = new URL('./sampler.js', import.meta.url).pathname;
 const memorySampleMs = 200;
 /** A port that sends less than this in a sample's 10 ms sends no tensors. */
 const idleBytes = 4096;
@@ -32,7 +33,7 @@ export async function openTestbed(cluster, { name, priority, caches }) {
   for (const { own, kept } of pairs) if (existsSync(kept)) cpSync(kept, own, { recursive: true });
   const letSleep = keepAwake();
   let runCount = 0;
-  let closing;
+  let closing: Promise<void> | undefined;
   return {
     lab,
     /** `asteroid train ...args`: see below. */
@@ -40,7 +41,11 @@ export async function openTestbed(cluster, { name, priority, caches }) {
     /** Ends all processes of a device at once, as if it had lost its power. */
     killDevice: (device) => processesOf(lab, device).forEach((id) => process.kill(id, 'SIGKILL')),
     /** Both directions of a link carry so much from now on. */
-    setBandwidth: (a, b, mbps) => [[a, b], [b, a]].forEach(([from, to]) => shape(lab, from, to, mbps)),
+    setBandwidth: (a, b, mbps) =>
+      [
+        [a, b],
+        [b, a],
+      ].forEach(([from, to]) => shape(lab, from, to, mbps)),
     /** A device has another quota from now on. */
     setCores: (device, cores) => limit(lab, device, cores),
     /** By device, the memory limit of its control group, and processes that the system has killed for it. */
@@ -73,7 +78,10 @@ const [settledMs, leastSettled] = [30_000, 3];
  */
 function train({ lab, state, folder }, args, { warmUp = 0, batch, onEvent = () => {}, isEnough = () => false }) {
   const words = ['lab', 'run', '--name', lab.layout.name, '--json', '--', 'train', ...args, '--out', folder];
-  const child = spawn(process.execPath, [main, ...words], { env: { ...process.env, ASTEROID_STATE: state }, stdio: ['ignore', 'pipe', 'pipe'] });
+  const child = spawn(process.execPath, [main, ...words], {
+    env: { ...process.env, ASTEROID_STATE: state },
+    stdio: ['ignore', 'pipe', 'pipe'],
+  });
   const ports = samplePorts(lab);
   const roundMs = [];
   const memory = watchMemory(lab);
@@ -90,7 +98,12 @@ function train({ lab, state, folder }, args, { warmUp = 0, batch, onEvent = () =
     if (event.event !== 'round') return;
     const mark = { ...counters(lab), sample: ports.samples.length };
     const ms = (batch / event.samplesPerS) * 1000;
-    const told = Object.fromEntries(Object.entries(event.busyFraction).map(([device, fraction]) => [device, { busyMs: fraction * ms, ...event.work[device] }]));
+    const told = Object.fromEntries(
+      Object.entries(event.busyFraction).map(([device, fraction]) => [
+        device,
+        { busyMs: fraction * ms, ...event.work[device] },
+      ]),
+    );
     if (event.round < warmUp) {
       marks.before = mark;
       before.push({ told, atMs: mark.atMs });
@@ -105,15 +118,21 @@ function train({ lab, state, folder }, args, { warmUp = 0, batch, onEvent = () =
     child.once('close', (code) => {
       memory.end();
       ports.end();
-      if (code !== (isStopped ? 130 : 0)) return reject(new Error(`train ${args.join(' ')} ended with ${code}: ${errors.slice(-2000)}`));
-      const document = (name) => (existsSync(join(folder, name)) ? JSON.parse(readFileSync(join(folder, name), 'utf8')) : undefined);
+      if (code !== (isStopped ? 130 : 0))
+        return reject(new Error(`train ${args.join(' ')} ended with ${code}: ${errors.slice(-2000)}`));
+      const document = (name) =>
+        existsSync(join(folder, name)) ? JSON.parse(readFileSync(join(folder, name), 'utf8')) : undefined;
       const { before: start, after } = marks;
-      const settled = before.filter(({ atMs }, index) => index >= before.length - leastSettled || atMs > start.atMs - settledMs);
+      const settled = before.filter(
+        ({ atMs }, index) => index >= before.length - leastSettled || atMs > start.atMs - settledMs,
+      );
       resolve({
         roundMs,
         rounds,
         settled: settled.map(({ told }) => told),
-        ...(start === undefined || after === undefined ? { links: [], sending: {}, coresUsed: {}, stolen: 0 } : between(lab, start, after, ports.samples)),
+        ...(start === undefined || after === undefined
+          ? { links: [], sending: {}, coresUsed: {}, stolen: 0 }
+          : between(lab, start, after, ports.samples)),
         peakMemoryMiB: memory.peakMiB(),
         profile: document('profile.json'),
         cluster: document('cluster.json'),
@@ -128,14 +147,31 @@ function shape({ layout: { devices } }, from, to, mbps) {
   const { namespace } = devices.find(({ name }) => name === from);
   const id = `1:${(devices.findIndex(({ name }) => name === to) + 1).toString(16)}`;
   const rate = ['rate', `${mbps}mbit`, 'burst', '64kb', 'cburst', '64kb', 'quantum', '60000'];
-  execFileSync('tc', ['-n', namespace, 'class', 'change', 'dev', 'eth0', 'parent', '1:', 'classid', id, 'htb', ...rate]);
+  execFileSync('tc', [
+    '-n',
+    namespace,
+    'class',
+    'change',
+    'dev',
+    'eth0',
+    'parent',
+    '1:',
+    'classid',
+    id,
+    'htb',
+    ...rate,
+  ]);
 }
 
 function limit({ cgroups }, device, cores) {
   const folder = dirname(cgroups.devices[device][0]);
   const periodUs = 10_000;
-  const [file, value] = existsSync(join(folder, 'cpu.max')) ? ['cpu.max', `${cores * periodUs} ${periodUs}`] : ['cpu.cfs_quota_us', String(cores * periodUs)];
-  const burst = ['cpu.max.burst', 'cpu.cfs_burst_us'].map((name) => join(folder, name)).find((path) => existsSync(path));
+  const [file, value] = existsSync(join(folder, 'cpu.max'))
+    ? ['cpu.max', `${cores * periodUs} ${periodUs}`]
+    : ['cpu.cfs_quota_us', String(cores * periodUs)];
+  const burst = ['cpu.max.burst', 'cpu.cfs_burst_us']
+    .map((name) => join(folder, name))
+    .find((path) => existsSync(path));
   // A burst is never more than the quota.
   const burstUs = burst === undefined ? 0 : Math.min(Number(readFileSync(burst, 'utf8')), cores * periodUs);
   if (burst !== undefined) writeFileSync(burst, '0');
@@ -144,9 +180,17 @@ function limit({ cgroups }, device, cores) {
 }
 
 function limitOf({ cgroups }, device) {
-  const read = (file) => cgroups.devices[device].map((path) => path.replace('cgroup.procs', file)).filter((path) => existsSync(path)).map((path) => readFileSync(path, 'utf8'))[0];
+  const read = (file) =>
+    cgroups.devices[device]
+      .map((path) => path.replace('cgroup.procs', file))
+      .filter((path) => existsSync(path))
+      .map((path) => readFileSync(path, 'utf8'))[0];
   const limitMiB = Number(read('memory.limit_in_bytes') ?? read('memory.max')) / 2 ** 20;
-  return { device, limitMiB, killCount: Number(/^oom_kill (\d+)$/m.exec(read('memory.oom_control') ?? read('memory.events'))[1]) };
+  return {
+    device,
+    limitMiB,
+    killCount: Number(/^oom_kill (\d+)$/m.exec(read('memory.oom_control') ?? read('memory.events'))[1]),
+  };
 }
 
 /** The most memory that each device's processes have had in memory at once, files included. */
@@ -157,14 +201,19 @@ function watchMemory(lab) {
     return Number(/^VmHWM:\s+(\d+)/m.exec(status)?.[1] ?? 0) / 1024;
   };
   const timer = setInterval(() => {
-    for (const { name } of lab.layout.devices) peak.set(name, Math.max(peak.get(name) ?? 0, ...processesOf(lab, name).map(peakMiB)));
+    for (const { name } of lab.layout.devices)
+      peak.set(name, Math.max(peak.get(name) ?? 0, ...processesOf(lab, name).map(peakMiB)));
   }, memorySampleMs);
   return { end: () => clearInterval(timer), peakMiB: () => Object.fromEntries(peak) };
 }
 
 /** Samples of [ms, bytes sent by each device …], which grow while the run goes on. */
 function samplePorts({ layout }) {
-  const child = spawn('ip', ['netns', 'exec', layout.switchNamespace, process.execPath, sampler, String(layout.devices.length)], { stdio: ['ignore', 'pipe', 'inherit'] });
+  const child = spawn(
+    'ip',
+    ['netns', 'exec', layout.switchNamespace, process.execPath, sampler, String(layout.devices.length)],
+    { stdio: ['ignore', 'pipe', 'inherit'] },
+  );
   const samples = [];
   createInterface({ input: child.stdout }).on('line', (line) => samples.push(line.split(' ').map(Number)));
   return { samples, end: () => child.kill() };
@@ -180,7 +229,12 @@ function counters(lab) {
       bytes[`${name}->${layout.devices[Number.parseInt(id, 16) - 1].name}`] = Number(sent);
     }
   }
-  return { bytes, usedMs: Object.fromEntries(layout.devices.map(({ name }) => [name, usedTimeMs(processesOf(lab, name))])), stolenMs: stolenTimeMs(), atMs: performance.now() };
+  return {
+    bytes,
+    usedMs: Object.fromEntries(layout.devices.map(({ name }) => [name, usedTimeMs(processesOf(lab, name))])),
+    stolenMs: stolenTimeMs(),
+    atMs: performance.now(),
+  };
 }
 
 /** Processor time of all cores that the host gave to others while something here would have computed, to 10 ms. */
@@ -192,7 +246,10 @@ function stolenTimeMs() {
 /** The ids of a device's processes. */
 function processesOf({ cgroups }, device) {
   const [processes] = cgroups.devices[device];
-  return readFileSync(processes, 'utf8').split('\n').filter((id) => id !== '').map(Number);
+  return readFileSync(processes, 'utf8')
+    .split('\n')
+    .filter((id) => id !== '')
+    .map(Number);
 }
 
 /** Processor time that a device's processes have used, to 10 ms; not a number when they have ended, as after the last round. */
@@ -223,7 +280,9 @@ function between({ layout: { devices } }, before, after, samples) {
       return [name, { busyMs, bytes, use: busyMs === 0 ? 0 : (bytes * 8) / 1000 / busyMs / mbps }];
     }),
   );
-  const coresUsed = Object.fromEntries(Object.entries(after.usedMs).map(([device, used]) => [device, (used - before.usedMs[device]) / ms]));
+  const coresUsed = Object.fromEntries(
+    Object.entries(after.usedMs).map(([device, used]) => [device, (used - before.usedMs[device]) / ms]),
+  );
   const stolen = (after.stolenMs - before.stolenMs) / ms / availableParallelism();
   return { links, sending, coresUsed, stolen };
 }

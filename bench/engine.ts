@@ -7,13 +7,16 @@
 // Each side is a process of its own that computes only while it is asked to. Ours is the product's path: a stage on the compute thread, as a
 // worker has it. Its step computes the gradients' norms too, which PyTorch's loop leaves out; the sums of the loss stay where they are on both sides.
 
-import { spawn } from 'node:child_process';
+import { type ChildProcessWithoutNullStreams, spawn } from 'node:child_process';
 import { once } from 'node:events';
-import { writeFileSync } from 'node:fs';
-import { cpus } from 'node:os';
 import { createInterface } from 'node:readline';
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
+import { allocatorEnvironment } from '../dist/engine/node/host-node.js';
+import { mean, median } from '../dist/statistics.js';
+import { machine } from './common/numbers.ts';
+import { table, writeResult } from './common/table.ts';
+import { compileStageForBench } from './engine-stage.ts';
 
 const cases = [
   { name: 'mobilenet-v2', model: 'mobilenet-v2:input=32,classes=10,dropout=0', batch: 32 },
@@ -36,9 +39,12 @@ const { values: options } = parseArgs({
 
 /** A process that answers "N" with the milliseconds of N steps, as a JSON line; the first line says what it is. */
 class Side {
-  constructor(command, args, env = {}) {
+  private readonly process: ChildProcessWithoutNullStreams;
+  private readonly lines: AsyncIterator<string>;
+  private errors = '';
+
+  constructor(command: string, args: readonly string[], env: NodeJS.ProcessEnv = {}) {
     this.process = spawn(command, args, { stdio: ['pipe', 'pipe', 'pipe'], env: { ...process.env, ...env } });
-    this.errors = '';
     this.process.stderr.on('data', (data) => {
       this.errors += data;
     });
@@ -48,15 +54,15 @@ class Side {
     this.lines = createInterface({ input: this.process.stdout })[Symbol.asyncIterator]();
   }
 
-  async read() {
+  async read(): Promise<unknown> {
     const { value, done } = await this.lines.next();
     if (done) throw new Error(this.errors.trim().split('\n').at(-1) ?? 'no answer');
     return JSON.parse(value);
   }
 
-  async steps(count) {
+  async steps(count: number): Promise<number[]> {
     this.process.stdin.write(`${count}\n`);
-    return this.read();
+    return (await this.read()) as number[];
   }
 
   async end() {
@@ -65,12 +71,16 @@ class Side {
   }
 }
 
-async function serve({ model: spec, batch, threads }) {
-  const { compileStageForBench } = await import('./engine-stage.mjs');
+interface Case {
+  readonly model: string;
+  readonly batch: number;
+}
+
+async function serve({ model: spec, batch, threads }: Case & { readonly threads: number }) {
   const step = await compileStageForBench(spec, batch, threads);
   console.log(JSON.stringify({ ready: true }));
   for await (const line of createInterface({ input: process.stdin })) {
-    const times = [];
+    const times: number[] = [];
     for (let index = 0; index < Number(line); index++) {
       const start = performance.now();
       await step();
@@ -81,22 +91,37 @@ async function serve({ model: spec, batch, threads }) {
   process.exit(0);
 }
 
-const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
+interface Result {
+  readonly name: string;
+  readonly threads: number;
+  readonly asteroidMs: number;
+  readonly pytorchMs: number | null;
+  /** PyTorch's time / ours. */
+  readonly ratio: number | null;
+}
 
-async function measure({ name, model, batch }, threads) {
-  const { allocatorEnvironment } = await import('../dist/engine/node/host-node.js');
+async function measure({ name, model, batch }: Case & { readonly name: string }, threads: number) {
   const own = fileURLToPath(import.meta.url);
-  const ours = new Side(process.execPath, [own, '--serve', JSON.stringify({ model, batch, threads })], allocatorEnvironment());
+  const ours = new Side(
+    process.execPath,
+    [own, '--serve', JSON.stringify({ model, batch, threads })],
+    allocatorEnvironment(),
+  );
   await ours.read();
-  const theirs = new Side(options.python, [fileURLToPath(new URL('engine_pytorch.py', import.meta.url)), name, String(batch), String(threads)]);
-  let version = null;
-  let reason = null;
+  const theirs = new Side(options.python, [
+    fileURLToPath(new URL('../bench/engine_pytorch.py', import.meta.url)),
+    name,
+    String(batch),
+    String(threads),
+  ]);
+  let version: string | null = null;
+  let reason: string | null = null;
   try {
-    version = (await theirs.read()).torch;
+    version = ((await theirs.read()) as { torch: string }).torch;
   } catch (error) {
-    reason = error.message;
+    reason = error instanceof Error ? error.message : String(error);
   }
-  const times = { ours: [], theirs: [] };
+  const times: Record<'ours' | 'theirs', number[]> = { ours: [], theirs: [] };
   await ours.steps(8);
   if (version !== null) await theirs.steps(4);
   for (let round = 0; round < Number(options.rounds); round++) {
@@ -107,45 +132,55 @@ async function measure({ name, model, batch }, threads) {
   await theirs.end();
   const asteroidMs = median(times.ours);
   const pytorchMs = version === null ? null : median(times.theirs);
-  return { result: { name, threads, asteroidMs, pytorchMs, ratio: pytorchMs === null ? null : pytorchMs / asteroidMs }, version, reason };
+  return {
+    result: { name, threads, asteroidMs, pytorchMs, ratio: pytorchMs === null ? null : pytorchMs / asteroidMs },
+    version,
+    reason,
+  };
 }
 
-function table(results) {
-  const rows = results.map(({ name, threads, asteroidMs, pytorchMs, ratio }) => {
-    const cells = [name, threads, asteroidMs.toFixed(1), pytorchMs?.toFixed(1) ?? '–', ratio?.toFixed(2) ?? '–'];
-    return `| ${cells.join(' | ')} |`;
-  });
-  return ['| model | threads | Asteroid, ms | PyTorch, ms | ratio |', '| --- | --- | --- | --- | --- |', ...rows].join('\n');
+function drawn(results: readonly Result[]): string {
+  return table(
+    ['model', 'threads', 'Asteroid, ms', 'PyTorch, ms', 'ratio'],
+    results.map(({ name, threads, asteroidMs, pytorchMs, ratio }) => [
+      ...[name, threads, asteroidMs.toFixed(1), pytorchMs?.toFixed(1) ?? '–', ratio?.toFixed(2) ?? '–'],
+    ]),
+  );
 }
 
 async function main() {
-  const results = [];
-  let torch = null;
+  const results: Result[] = [];
+  let torch: string | null = null;
   for (const entry of cases.filter(({ name }) => options.only === undefined || options.only === name)) {
     for (const threads of options.threads === undefined ? [1, 2] : [Number(options.threads)]) {
       const { result, version, reason } = await measure(entry, threads);
       results.push(result);
       torch ??= version;
       if (reason !== null && results.length === 1) console.error(`PyTorch is left out: ${reason}`);
-      if (!options.json) console.error(`${result.name}, ${threads}: ${result.asteroidMs.toFixed(1)} ms, PyTorch ${result.pytorchMs?.toFixed(1) ?? '–'} ms`);
+      if (!options.json)
+        console.error(
+          `${result.name}, ${threads}: ${result.asteroidMs.toFixed(1)} ms, PyTorch ${result.pytorchMs?.toFixed(1) ?? '–'} ms`,
+        );
     }
   }
   const ratios = results.map(({ ratio }) => ratio).filter((ratio) => ratio !== null);
-  const geomean = ratios.length === 0 ? null : Math.exp(ratios.reduce((sum, ratio) => sum + Math.log(ratio), 0) / ratios.length);
+  const geomean = ratios.length === 0 ? null : Math.exp(mean(ratios.map(Math.log)));
   if (options.json) console.log(JSON.stringify({ cases: results, geomean }));
-  else console.log(`${table(results)}\n\nGeometric mean of the ratios: ${geomean?.toFixed(2) ?? '–'}`);
+  else console.log(`${drawn(results)}\n\nGeometric mean of the ratios: ${geomean?.toFixed(2) ?? '–'}`);
   if (torch === null || options.only !== undefined || options.threads !== undefined) return;
-  const date = new Date().toISOString().slice(0, 10);
-  const text = `# Training steps beside PyTorch, ${date}
+  writeResult(
+    'engine',
+    (date) => `# Training steps compared with PyTorch, ${date}
 
-Forward, backward and SGD with momentum, medians of ${Number(options.rounds) * stepsARound} steps of each side in alternation, on ${cpus().length} cores (${cpus()[0].model.trim()}),
-Node ${process.versions.node}, PyTorch ${torch} (eager). 32 images of 3x32x32, 8 of 3x224x224, 8 sequences of 128. Made by \`npm run bench:engine\`.
+Forward, backward and SGD with momentum, medians of ${Number(options.rounds) * stepsARound} steps of each side in alternation,
+on ${machine()}, Node ${process.versions.node}, PyTorch ${torch} (eager). 32 images of 3x32x32, 8 of 3x224x224,
+8 sequences of 128. Made by \`npm run bench:engine\`.
 
-${table(results)}
+${drawn(results)}
 
-Geometric mean of the ratios (PyTorch's time / ours): ${geomean.toFixed(2)}
-`;
-  writeFileSync(new URL(`results/${date}-engine.md`, import.meta.url), text);
+Geometric mean of the ratios (PyTorch's time / ours): ${geomean?.toFixed(2)}
+`,
+  );
 }
 
 if (options.serve === undefined) await main();
