@@ -47,12 +47,12 @@ export async function compileStageForBench(spec, batch, threadCount, given) {
   return async () => {
     const update = { learningRate: 0.01, gradientScale: 1, step: round + 1 };
     stage.beginRound(round, update);
-    await stage.forward(0, 0, [{ type: input.type, shape, data: data.slice() }], {
+    await stage.forward({ round: 0, index: 0 }, 0, [{ type: input.type, shape, data: data.slice() }], {
       type: 'int64',
       shape: [batch],
       data: BigInt64Array.from(labels),
     });
-    await stage.backward(0, []);
+    await stage.backward({ round: 0, index: 0 }, []);
     stage.update(update);
     stage.dropVersion(round++);
     await engine.settled();

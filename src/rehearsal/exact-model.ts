@@ -208,6 +208,7 @@ export class Oracle {
   readonly #layerCount: number;
   readonly #batchSize: number;
   readonly #isClipped: boolean;
+  readonly #staleness: number;
   /** By round: [weight, momentum, statistic] of each layer before it. */
   readonly #states: (readonly (readonly [number, number, number])[])[];
   readonly #losses: number[] = [];
@@ -217,11 +218,14 @@ export class Oracle {
     readonly layerCount: number;
     readonly batchSize: number;
     readonly isClipped: boolean;
+    /** The gradient of round t is that at version max(0, t − staleness). Default 0. */
+    readonly staleness?: number;
   }) {
     this.#seed = options.seed;
     this.#layerCount = options.layerCount;
     this.#batchSize = options.batchSize;
     this.#isClipped = options.isClipped;
+    this.#staleness = options.staleness ?? 0;
     const { parameter, buffer } = initialRunState(options.seed, options.layerCount);
     const first = Array.from({ length: options.layerCount }, (_, layer) => {
       const names = stateNames(layer);
@@ -264,13 +268,14 @@ export class Oracle {
 
   #trainRound(round: number): void {
     const before = defined(this.#states[round], 'a state');
+    const read = defined(this.#states[Math.max(0, round - this.#staleness)], 'a state');
     const gradientSums = new Array<number>(this.#layerCount).fill(0);
     const outputSums = new Array<number>(this.#layerCount).fill(0);
     let lossSum = 0;
     for (let place = 0; place < this.#batchSize; place++) {
       const sample = sampleAt(this.#seed, round, place);
       const values = [sample.value];
-      for (const [layer, [weight]] of before.entries()) {
+      for (const [layer, [weight]] of read.entries()) {
         values.push(layerRules.forward(values[layer] as number, weight, layer));
         outputSums[layer] = (outputSums[layer] as number) + (values[layer + 1] as number);
       }
@@ -280,7 +285,7 @@ export class Oracle {
       for (let layer = this.#layerCount - 1; layer >= 0; layer--) {
         const input = values[layer] as number;
         gradientSums[layer] = (gradientSums[layer] as number) + layerRules.weightGradient(gradient, input, sample.id);
-        gradient = layerRules.inputGradient(gradient, (before[layer] as readonly number[])[0] as number, input);
+        gradient = layerRules.inputGradient(gradient, (read[layer] as readonly number[])[0] as number, input);
       }
     }
     this.#losses.push(lossSum);

@@ -5,12 +5,14 @@
 import { assert, defined } from '../assert.ts';
 import { type CutTensor, cutBefore, cutBytes } from '../graph/layers.ts';
 import { type Tensor, wrap } from '../graph/tensor.ts';
+import { keyOf, type MicroBatchId, type RoundRange } from '../runtime/device/pieces.ts';
 import type { RoundTotals } from '../runtime/device/round-sums.ts';
 import { SegmentedVector } from '../runtime/device/segmented-vector.ts';
 import type { StagePort } from '../runtime/device/stage.ts';
 import type { StageOptions } from '../runtime/device/stage-graphs.ts';
 import { type EntryOptions, StageState, type StateEntry } from '../runtime/device/stage-state.ts';
 import type { UpdateOptions } from '../runtime/device/stage-update.ts';
+import { type Weights, WeightVersions } from '../runtime/device/weight-versions.ts';
 import type { StateRole } from '../runtime/protocol/messages.ts';
 import type { ExactEngine } from './exact-engine.ts';
 import { layerRules, learningRate, rowLength, sampleIdAt, stateNames, versioned, writeRow } from './exact-model.ts';
@@ -23,6 +25,10 @@ export interface StageWorld {
   /** The membership epoch in which it computes. */
   epoch(): number;
   violate(what: string): void;
+  /** Rounds by which weights may lag behind the round that reads them. Default: 0, a synchronous run. */
+  readonly staleness?: number;
+  /** Default: `held`. A backward pass that reads the weights as they are is a mistake, planted to be found. */
+  readonly backwardReads?: 'held' | 'live';
 }
 
 /** A layer's weight, momentum and running statistic, and the rounds that each has seen. */
@@ -30,6 +36,9 @@ type LayerState = Readonly<Record<StateRole, readonly [value: number, version: n
 
 /** A micro-batch between its forward and its backward pass. */
 interface Kept {
+  readonly round: number;
+  /** What the forward pass has read. */
+  readonly weights: Weights;
   readonly samples: readonly number[];
   /** By layer, then sample: what went into the layer, and last what came out. */
   readonly values: readonly (readonly number[])[];
@@ -38,6 +47,19 @@ interface Kept {
   gradients: readonly (readonly number[])[] | undefined;
   /** What goes to the stage before. */
   inputGradients: readonly Tensor[];
+}
+
+/** What a round adds up. */
+interface Sums {
+  /** The statistics before the round. */
+  readonly statistics: readonly (readonly [number, number])[];
+  readonly gradients: number[];
+  readonly outputs: number[];
+  sampleCount: number;
+  /** Samples in the group's sums, once there are any. */
+  summedCount: number | undefined;
+  lossSum: number;
+  correctCount: number;
 }
 
 /** In the all-reduced vector, behind the layers' sums: members, samples, rounds, epochs. */
@@ -56,17 +78,12 @@ export class ExactStage implements StagePort {
   readonly #seed: number;
   readonly #layers: readonly number[];
   readonly #state: StageState;
-  readonly #kept = new Map<number, Kept>();
+  readonly #weights: WeightVersions;
+  readonly #kept = new Map<string, Kept>();
+  /** By round, until its update. */
+  readonly #sums = new Map<number, Sums>();
+  /** The round whose gradients are being made, reduced or applied. */
   #round = -1;
-  /** The statistics before the round. */
-  #statistics: readonly (readonly [number, number])[] = [];
-  #gradientSums: number[] = [];
-  #outputSums: number[] = [];
-  #sampleCount = 0;
-  /** Samples in the group's sums, once there are any. */
-  #summedCount: number | undefined;
-  #lossSum = 0;
-  #correctCount = 0;
   #takenMs = 0;
 
   constructor(options: StageOptions, world: StageWorld) {
@@ -78,6 +95,7 @@ export class ExactStage implements StagePort {
     this.#options = options;
     this.#world = world;
     this.#state = new StageState(world.engine, []);
+    this.#weights = new WeightVersions(this.#state, () => ({}));
     this.#seed = training.seed;
     this.#layers = Array.from({ length: layers[1] - layers[0] }, (_, index) => layers[0] + index);
   }
@@ -87,6 +105,7 @@ export class ExactStage implements StagePort {
   }
 
   load(entry: StateEntry): void {
+    if (entry.role === 'parameter') this.#weights.replace();
     this.#state.load(entry);
   }
 
@@ -117,12 +136,14 @@ export class ExactStage implements StagePort {
   }
 
   returnTo(round: number): void {
-    this.#kept.clear();
+    this.#forget();
+    this.#weights.replace();
     this.#state.returnTo(round);
   }
 
   dispose(): void {
-    this.#kept.clear();
+    this.#forget();
+    this.#weights.replace();
     this.#state.dispose();
   }
 
@@ -137,37 +158,54 @@ export class ExactStage implements StagePort {
     return 2 * microBatchCount * share + 2 * 4 * this.#vectorLength() + 2 ** 12;
   }
 
-  beginRound(round: number): void {
+  beginRound(round: number, _planned?: UpdateOptions, firstInFlight: number = round): void {
     this.#round = round;
-    this.#kept.clear();
+    this.#forget([firstInFlight, round]);
     this.keepVersion(round);
-    this.#statistics = this.#layers.map((layer) => this.#layerState(layer).buffer);
-    this.#gradientSums = this.#layers.map(() => 0);
-    this.#outputSums = this.#layers.map(() => 0);
-    this.#sampleCount = 0;
-    this.#summedCount = undefined;
-    this.#lossSum = 0;
-    this.#correctCount = 0;
-    for (const layer of this.#layers) this.#checkVersions(layer, ['parameter', 'buffer']);
+    this.#sums.set(round, {
+      statistics: this.#layers.map((layer) => this.#layerState(layer).buffer),
+      gradients: this.#layers.map(() => 0),
+      outputs: this.#layers.map(() => 0),
+      ...{ sampleCount: 0, summedCount: undefined, lossSum: 0, correctCount: 0 },
+    });
+    for (const layer of this.#layers)
+      this.#checkVersions(layer, ['parameter', 'buffer'], Math.max(0, round - (this.#world.staleness ?? 0)));
+  }
+
+  /** Forgets micro-batches and sums of all rounds but [first, end). */
+  #forget([first, end]: RoundRange = [0, 0]): void {
+    for (const round of [...this.#sums.keys()]) if (round < first || round >= end) this.#sums.delete(round);
+    for (const [key, { round, weights }] of this.#kept) {
+      if (round >= first && round < end) continue;
+      this.#kept.delete(key);
+      this.#weights.release(weights);
+    }
+  }
+
+  #sumsOf(round: number): Sums {
+    return defined(this.#sums.get(round), `the sums of round ${round}`);
   }
 
   forward(
-    microBatch: number,
+    microBatch: MicroBatchId,
     firstSample: number,
     inputs: readonly Tensor[],
     labels: Tensor | undefined,
   ): Promise<readonly Tensor[]> {
+    const { round } = microBatch;
     const rows = defined(inputs[0], 'the input').data as Float32Array;
     const samples = this.#samplesOf(microBatch, firstSample);
-    this.#checkRows(rows, samples, `micro-batch ${microBatch}`, this.#layers[0] !== 0);
+    this.#checkRows(rows, samples, `micro-batch ${microBatch.index}`, { round, hasEpoch: this.#layers[0] !== 0 });
+    const weights = this.#weights.hold();
+    const sums = this.#sumsOf(round);
     const values: number[][] = [samples.map((_, index) => rows[index * rowLength] as number)];
     for (const [index, layer] of this.#layers.entries()) {
-      const weight = this.#weight(layer);
+      const weight = this.#weight(layer, weights);
       const outputs = (values[index] as number[]).map((input) => layerRules.forward(input, weight, layer));
       values.push(outputs);
-      this.#outputSums[index] = (this.#outputSums[index] as number) + sum(outputs);
+      sums.outputs[index] = (sums.outputs[index] as number) + sum(outputs);
     }
-    this.#addToStatistics();
+    this.#addToStatistics(sums);
     const outputs = values.at(-1) as number[];
     const labelRows = (labels?.data ?? []) as Float32Array;
     if (labels !== undefined) {
@@ -177,62 +215,68 @@ export class ExactStage implements StagePort {
       }
     }
     const ownLabels = samples.map((_, index) => labelRows[2 * index] ?? 0);
-    this.#kept.set(microBatch, { samples, values, labels: ownLabels, gradients: undefined, inputGradients: [] });
-    if (this.#kept.size > this.#options.training.batchSize / this.#options.microBatchSize)
+    const kept = { round, weights, samples, values, labels: ownLabels };
+    this.#kept.set(keyOf(microBatch), { ...kept, gradients: undefined, inputGradients: [] });
+    const microBatchCount = this.#options.training.batchSize / this.#options.microBatchSize;
+    if (this.#kept.size > microBatchCount * (1 + (this.#world.staleness ?? 0)))
       this.#violate(`${this.#kept.size} micro-batches are in flight`);
-    return this.#computed(1).then(() => (this.isLast ? [] : [this.#rows(samples, outputs)]));
+    return this.#computed(1).then(() => (this.isLast ? [] : [this.#rows(samples, outputs, round)]));
   }
 
-  backward(microBatch: number, outputGradients: readonly Tensor[], bucket?: number): Promise<readonly Tensor[]> {
+  backward(microBatch: MicroBatchId, outputGradients: readonly Tensor[], bucket?: number): Promise<readonly Tensor[]> {
     if (bucket === undefined || bucket === 0) this.#inputGradients(microBatch, outputGradients);
-    const { inputGradients } = defined(this.#kept.get(microBatch), `micro-batch ${microBatch}`);
+    const { inputGradients } = defined(this.#kept.get(keyOf(microBatch)), `micro-batch ${microBatch.index}`);
     this.#accumulate(microBatch, bucket);
     const isWhole = bucket === undefined || bucket === this.#bucketCount - 1;
     return this.#computed(2, bucket).then(() => (isWhole ? inputGradients : []));
   }
 
-  backwardInput(microBatch: number, outputGradients: readonly Tensor[]): Promise<readonly Tensor[]> {
+  backwardInput(microBatch: MicroBatchId, outputGradients: readonly Tensor[]): Promise<readonly Tensor[]> {
     const gradients = this.#inputGradients(microBatch, outputGradients);
     return this.#computed(1).then(() => gradients);
   }
 
-  backwardWeight(microBatch: number, bucket?: number): void {
+  backwardWeight(microBatch: MicroBatchId, bucket?: number): void {
     this.#accumulate(microBatch, bucket);
     void this.#computed(1, bucket);
   }
 
   async takeGradients(bucket?: number): Promise<SegmentedVector> {
     const [first, end] = this.#placesOf(bucket);
-    const sums = [this.#gradientSums.slice(first, end), this.#outputSums.slice(first, end)];
-    const witnesses = [1, this.#sampleCount, this.#round, this.#world.epoch()];
+    const { gradients, outputs, sampleCount } = this.#sumsOf(this.#round);
+    const witnesses = [1, sampleCount, this.#round, this.#world.epoch()];
+    const parts = [gradients.slice(first, end), outputs.slice(first, end), witnesses];
     await this.#computed(0);
-    return new SegmentedVector([...sums, witnesses].map((values) => Float32Array.from(values)));
+    return new SegmentedVector(parts.map((values) => Float32Array.from(values)));
   }
 
   putGradients({ segments }: SegmentedVector, bucket?: number): void {
     const [gradients = [], outputs = [], witnesses = []] = segments;
     const [first, end] = this.#placesOf(bucket);
+    const sums = this.#sumsOf(this.#round);
     for (let index = 0; first + index < end; index++) {
-      this.#gradientSums[first + index] = gradients[index] as number;
-      this.#outputSums[first + index] = outputs[index] as number;
+      sums.gradients[first + index] = gradients[index] as number;
+      sums.outputs[first + index] = outputs[index] as number;
     }
     const [members, samples, rounds, epochs] = witnesses as unknown as readonly [number, number, number, number];
     if (rounds !== members * this.#round)
       this.#violate(`sums of gradients of another round came in: ${rounds} of ${members} members`);
     if (epochs !== members * this.#world.epoch())
       this.#violate(`sums of gradients of another epoch came in: ${epochs} of ${members} members`);
-    if (this.#summedCount !== undefined && samples !== this.#summedCount)
-      this.#violate(`the sums of one bucket are of ${this.#summedCount} samples, those of another of ${samples}`);
-    this.#summedCount = samples;
-    this.#addToStatistics();
+    if (sums.summedCount !== undefined && samples !== sums.summedCount)
+      this.#violate(`the sums of one bucket are of ${sums.summedCount} samples, those of another of ${samples}`);
+    sums.summedCount = samples;
+    this.#addToStatistics(sums);
   }
 
   async finishRound(countNorm: boolean): Promise<RoundTotals> {
     const { batchSize } = this.#options.training;
-    const sampleCount = this.#summedCount ?? this.#sampleCount;
+    const sums = this.#sumsOf(this.#round);
+    const { lossSum, correctCount, gradients } = sums;
+    const sampleCount = sums.summedCount ?? sums.sampleCount;
     if (sampleCount !== batchSize) this.#violate(`${sampleCount} samples of ${batchSize} are in the sums`);
-    const norm = countNorm ? sum(this.#gradientSums.map(layerRules.norm)) : 0;
-    const totals = { lossSum: this.#lossSum, correctCount: this.#correctCount, squaredNorm: norm, finite: true };
+    const norm = countNorm ? sum(gradients.map(layerRules.norm)) : 0;
+    const totals = { lossSum, correctCount, squaredNorm: norm, finite: true };
     await this.#computed(0);
     return totals;
   }
@@ -240,20 +284,17 @@ export class ExactStage implements StagePort {
   update({ learningRate: rate, gradientScale, step }: UpdateOptions): void {
     if (rate !== learningRate(this.#round)) this.#violate(`the update has the rate ${rate}`);
     if (step !== this.#round + 1) this.#violate(`the update calls itself step ${step}`);
+    const { gradients } = this.#sumsOf(this.#round);
+    this.#weights.replace();
     for (const [index, layer] of this.#layers.entries()) {
-      this.#checkVersions(layer, ['optimizer']);
+      this.#checkVersions(layer, ['optimizer'], this.#round);
       const { parameter, optimizer, buffer } = this.#layerState(layer);
-      const moved = layerRules.momentum(
-        optimizer[0],
-        this.#gradientSums[index] as number,
-        gradientScale,
-        parameter[0],
-        rate,
-      );
+      const moved = layerRules.momentum(optimizer[0], gradients[index] as number, gradientScale, parameter[0], rate);
       this.#set('parameter', layer, [layerRules.weight(parameter[0], moved, step), parameter[1] + 1]);
       this.#set('optimizer', layer, [moved, optimizer[1] + 1]);
       this.#set('buffer', layer, [buffer[0], buffer[1] + 1]);
     }
+    this.#sums.delete(this.#round);
     void this.#computed(0);
   }
 
@@ -266,8 +307,9 @@ export class ExactStage implements StagePort {
     };
   }
 
-  #weight(layer: number): number {
-    return this.#stateOf('parameter', layer)[0];
+  #weight(layer: number, { parameters }: Weights): number {
+    const held = defined(parameters[stateNames(layer).parameter], 'a weight');
+    return this.#world.engine.peek(held).data[0] as number;
   }
 
   #stateOf(role: StateRole, layer: number): readonly [number, number] {
@@ -284,19 +326,19 @@ export class ExactStage implements StagePort {
   }
 
   /** The statistics are what they were before the round, and what has come since. */
-  #addToStatistics(): void {
+  #addToStatistics({ statistics, outputs }: Sums): void {
     for (const [index, layer] of this.#layers.entries()) {
-      const [value, version] = this.#statistics[index] as readonly [number, number];
-      this.#set('buffer', layer, [layerRules.statistic(value, this.#outputSums[index] as number), version]);
+      const [value, version] = statistics[index] as readonly [number, number];
+      this.#set('buffer', layer, [layerRules.statistic(value, outputs[index] as number), version]);
     }
   }
 
-  /** A layer's state is of the round that is to be computed. */
-  #checkVersions(layer: number, roles: readonly StateRole[]): void {
+  /** A layer's state has seen as many rounds as it should have. */
+  #checkVersions(layer: number, roles: readonly StateRole[], expected: number): void {
     const state = this.#layerState(layer);
     for (const role of roles) {
       const version = state[role][1];
-      if (version !== this.#round) this.#violate(`the ${role} of layer ${layer} is that of round ${version}`);
+      if (version !== expected) this.#violate(`the ${role} of layer ${layer} is that of round ${version}`);
     }
   }
 
@@ -304,20 +346,25 @@ export class ExactStage implements StagePort {
     if (this.versions.length > maxVersionCount) this.#violate(`the versions ${this.versions.join(' ')} are kept`);
   }
 
-  #samplesOf(microBatch: number, firstSample: number): number[] {
+  #samplesOf({ round, index: microBatch }: MicroBatchId, firstSample: number): number[] {
     const first = microBatch * this.#options.microBatchSize + firstSample;
     return Array.from({ length: this.#options.sampleCount }, (_, index) =>
-      sampleIdAt(this.#seed, this.#round, first + index),
+      sampleIdAt(this.#seed, round, first + index),
     );
   }
 
-  #checkRows(rows: Float32Array, samples: readonly number[], what: string, hasEpoch: boolean): void {
+  #checkRows(
+    rows: Float32Array,
+    samples: readonly number[],
+    what: string,
+    due: { readonly round: number; readonly hasEpoch: boolean },
+  ): void {
     assert(rows.length === samples.length * rowLength, 'a row a sample');
     const ownEpoch = this.#world.epoch();
     for (let index = 0; index < samples.length; index++) {
       const start = index * rowLength;
       const [sample, found, round, epoch] = [samples[index], rows[start + 1], rows[start + 2], rows[start + 3]];
-      const isRight = found === sample && round === this.#round && (!hasEpoch || epoch === ownEpoch);
+      const isRight = found === sample && round === due.round && (!due.hasEpoch || epoch === ownEpoch);
       if (!isRight)
         this.#violate(
           `${what} holds sample ${found} of round ${round} and epoch ${epoch} in the place of sample ${sample}`,
@@ -326,35 +373,44 @@ export class ExactStage implements StagePort {
   }
 
   /** The gradients of the stage's inputs; those of its layers' outputs are kept. */
-  #inputGradients(microBatch: number, outputGradients: readonly Tensor[]): readonly Tensor[] {
-    const kept = defined(this.#kept.get(microBatch), `micro-batch ${microBatch}`);
+  #inputGradients(microBatch: MicroBatchId, outputGradients: readonly Tensor[]): readonly Tensor[] {
+    const kept = defined(this.#kept.get(keyOf(microBatch)), `micro-batch ${microBatch.index}`);
     const { samples, values, labels } = kept;
+    const weights = this.#world.backwardReads === 'live' ? this.#weights.live() : kept.weights;
+    const sums = this.#sumsOf(microBatch.round);
     let gradients = this.isLast
-      ? (values.at(-1) as readonly number[]).map((output, index) => this.#loss(output, labels[index] as number))
+      ? (values.at(-1) as readonly number[]).map((output, index) => this.#loss(sums, output, labels[index] as number))
       : this.#received(outputGradients, samples, microBatch);
     const byLayer: (readonly number[])[] = [];
     for (let index = this.#layers.length - 1; index >= 0; index--) {
       byLayer.unshift(gradients);
-      const weight = this.#weight(this.#layers[index] as number);
+      const weight = this.#weight(this.#layers[index] as number, weights);
       const inputs = values[index] as readonly number[];
       gradients = gradients.map((gradient, sample) =>
         layerRules.inputGradient(gradient, weight, inputs[sample] as number),
       );
     }
     kept.gradients = byLayer;
-    kept.inputGradients = this.#layers[0] === 0 ? [] : [this.#rows(samples, gradients)];
+    kept.inputGradients = this.#layers[0] === 0 ? [] : [this.#rows(samples, gradients, microBatch.round)];
     return kept.inputGradients;
   }
 
-  #received(outputGradients: readonly Tensor[], samples: readonly number[], microBatch: number): readonly number[] {
+  #received(
+    outputGradients: readonly Tensor[],
+    samples: readonly number[],
+    microBatch: MicroBatchId,
+  ): readonly number[] {
     const rows = defined(outputGradients[0], 'the gradient').data as Float32Array;
-    this.#checkRows(rows, samples, `the gradient of micro-batch ${microBatch}`, true);
+    this.#checkRows(rows, samples, `the gradient of micro-batch ${microBatch.index}`, {
+      round: microBatch.round,
+      hasEpoch: true,
+    });
     return samples.map((_, index) => rows[index * rowLength] as number);
   }
 
-  #loss(output: number, labelValue: number): number {
-    this.#lossSum += layerRules.loss(output, labelValue);
-    this.#correctCount++;
+  #loss(sums: Sums, output: number, labelValue: number): number {
+    sums.lossSum += layerRules.loss(output, labelValue);
+    sums.correctCount++;
     return layerRules.lossGradient(output, labelValue);
   }
 
@@ -362,10 +418,18 @@ export class ExactStage implements StagePort {
    * Adds the weight gradients of a micro-batch, or of a bucket's layers; its samples count with the first bucket, the
    * last one ends it.
    */
-  #accumulate(microBatch: number, bucket: number | undefined): void {
-    const { samples, values, gradients } = defined(this.#kept.get(microBatch), `micro-batch ${microBatch}`);
-    if (bucket === undefined || bucket === this.#bucketCount - 1) this.#kept.delete(microBatch);
-    if (bucket === undefined || bucket === 0) this.#sampleCount += samples.length;
+  #accumulate(microBatch: MicroBatchId, bucket: number | undefined): void {
+    const { samples, values, gradients, weights } = defined(
+      this.#kept.get(keyOf(microBatch)),
+      `micro-batch ${microBatch.index}`,
+    );
+    if (bucket === undefined || bucket === this.#bucketCount - 1) {
+      this.#kept.delete(keyOf(microBatch));
+      this.#weights.release(weights);
+    }
+    this.#round = microBatch.round;
+    const sums = this.#sumsOf(microBatch.round);
+    if (bucket === undefined || bucket === 0) sums.sampleCount += samples.length;
     const [first, end] = this.#placesOf(bucket);
     for (let index = first; index < end; index++) {
       const outputGradients = defined(gradients, 'the gradients of the outputs')[index] as readonly number[];
@@ -373,13 +437,13 @@ export class ExactStage implements StagePort {
       const own = outputGradients.map((gradient, sample) =>
         layerRules.weightGradient(gradient, inputs[sample] as number, samples[sample] as number),
       );
-      this.#gradientSums[index] = (this.#gradientSums[index] as number) + sum(own);
+      sums.gradients[index] = (sums.gradients[index] as number) + sum(own);
     }
   }
 
-  #rows(samples: readonly number[], values: readonly number[]): Tensor {
+  #rows(samples: readonly number[], values: readonly number[], round: number): Tensor {
     const rows = new Float32Array(samples.length * rowLength);
-    const [round, epoch] = [this.#round, this.#world.epoch()];
+    const epoch = this.#world.epoch();
     for (const [index, sample] of samples.entries())
       writeRow(rows, index, { value: values[index] as number, sample, round, epoch });
     return wrap('float32', [samples.length, rowLength], rows);

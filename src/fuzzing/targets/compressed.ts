@@ -6,7 +6,7 @@ import type { CutTensor } from '../../graph/layers.ts';
 import { type ElementType, type Tensor, tensor, viewBytes } from '../../graph/tensor.ts';
 import type { Random } from '../../random.ts';
 import { decodeTensors, encodeTensors, pieceCodec } from '../../runtime/device/codec.ts';
-import { checkPiece, encodedCuts } from '../../runtime/device/round.ts';
+import { checkPiece, encodedCuts } from '../../runtime/device/pieces.ts';
 import { oneOf, randomBytes } from '../inputs.ts';
 import type { Target } from '../target.ts';
 

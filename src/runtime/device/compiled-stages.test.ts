@@ -102,11 +102,11 @@ async function trained(
     const { inputs, labels } = batches(net, subject)(round);
     const update = { learningRate: 0.1, gradientScale: 1, step: round + 1 };
     stage.beginRound(round, update);
-    await stage.forward(0, 0, inputs.map(ownCopy) as Tensor[], ownCopy(labels));
+    await stage.forward({ round: 0, index: 0 }, 0, inputs.map(ownCopy) as Tensor[], ownCopy(labels));
     if (split) {
-      await stage.backwardInput(0, []);
-      stage.backwardWeight(0);
-    } else await stage.backward(0, []);
+      await stage.backwardInput({ round: 0, index: 0 }, []);
+      stage.backwardWeight({ round: 0, index: 0 });
+    } else await stage.backward({ round: 0, index: 0 }, []);
     results.push(await stage.finishRound(true));
     stage.update(update);
     for await (const entry of stage.state()) results.push(entry);

@@ -8,15 +8,9 @@ import { InputError } from '../../errors.ts';
 import type { Graph } from '../../graph/graph.ts';
 import { graphsKey } from './graphs-key.ts';
 import { decodeBundle, encodeBundle, type StageBundle } from './stage-bundle.ts';
-import {
-  type ByGraph,
-  designStage,
-  type PassNotes,
-  type StageGraphName,
-  type StageLayout,
-  type StageOptions,
-  stageLayout,
-} from './stage-graphs.ts';
+import { designStage } from './stage-design.ts';
+import type { ByGraph, PassNotes, StageGraphName, StageLayout, StageOptions } from './stage-graphs.ts';
+import { stageLayout } from './stage-layout.ts';
 
 /** Bytes by key, for other processes and other days. May lose anything at any time; what it gives is whole. */
 export interface StageStore {

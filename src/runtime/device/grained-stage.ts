@@ -8,6 +8,7 @@ import type { CutTensor } from '../../graph/layers.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 import { gradientArrays } from './gradient-sums.ts';
 import type { OrderedParts } from './ordered-all-reduce.ts';
+import type { MicroBatchId } from './pieces.ts';
 import type { RoundTotals } from './round-sums.ts';
 import { joinSamples, owned, sliceSamples } from './samples.ts';
 import { SegmentedVector } from './segmented-vector.ts';
@@ -45,7 +46,7 @@ export class GrainedStage implements StagePort {
   }
 
   forward(
-    microBatch: number,
+    microBatch: MicroBatchId,
     firstSample: number,
     inputs: readonly Tensor[],
     labels: Tensor | undefined,
@@ -53,31 +54,31 @@ export class GrainedStage implements StagePort {
     const { grain } = this.#layout;
     assert(firstSample % grain === 0, `a share that begins at sample ${firstSample}, inside a grain of ${grain}`);
     this.#firstGrain = firstSample / grain;
-    const results = this.#grains(microBatch).map(({ index, number }) => {
+    const results = this.#grains(microBatch).map(({ index, id }) => {
       const own = inputs.map((input, place) =>
         this.#part(input, defined(this.inputs[place], 'an input').batchAxis, index),
       );
-      return this.#inner.forward(number, 0, own, labels && this.#part(labels, 0, index));
+      return this.#inner.forward(id, 0, own, labels && this.#part(labels, 0, index));
     });
     return this.#joined(results, this.isLast ? [] : this.outputs);
   }
 
-  backward(microBatch: number, outputGradients: readonly Tensor[], bucket?: number): Promise<readonly Tensor[]> {
-    const results = this.#grains(microBatch).map(({ index, number }) =>
-      this.#inner.backward(number, this.#gradientsOf(outputGradients, index), bucket),
+  backward(microBatch: MicroBatchId, outputGradients: readonly Tensor[], bucket?: number): Promise<readonly Tensor[]> {
+    const results = this.#grains(microBatch).map(({ index, id }) =>
+      this.#inner.backward(id, this.#gradientsOf(outputGradients, index), bucket),
     );
     return this.#joined(results, differentiable(this.inputs));
   }
 
-  backwardInput(microBatch: number, outputGradients: readonly Tensor[]): Promise<readonly Tensor[]> {
-    const results = this.#grains(microBatch).map(({ index, number }) =>
-      this.#inner.backwardInput(number, this.#gradientsOf(outputGradients, index)),
+  backwardInput(microBatch: MicroBatchId, outputGradients: readonly Tensor[]): Promise<readonly Tensor[]> {
+    const results = this.#grains(microBatch).map(({ index, id }) =>
+      this.#inner.backwardInput(id, this.#gradientsOf(outputGradients, index)),
     );
     return this.#joined(results, differentiable(this.inputs));
   }
 
-  backwardWeight(microBatch: number, bucket?: number): void {
-    for (const { number } of this.#grains(microBatch)) this.#inner.backwardWeight(number, bucket);
+  backwardWeight(microBatch: MicroBatchId, bucket?: number): void {
+    for (const { id } of this.#grains(microBatch)) this.#inner.backwardWeight(id, bucket);
   }
 
   /**
@@ -96,11 +97,11 @@ export class GrainedStage implements StagePort {
     throw new Error('a strict stage is reduced by its parts');
   }
 
-  #grains(microBatch: number): { readonly index: number; readonly number: number }[] {
+  #grains(microBatch: MicroBatchId): { readonly index: number; readonly id: MicroBatchId }[] {
     const { ownCount, count } = this.#layout;
     return Array.from({ length: ownCount }, (_, index) => ({
       index,
-      number: microBatch * count + this.#firstGrain + index,
+      id: { round: microBatch.round, index: microBatch.index * count + this.#firstGrain + index },
     }));
   }
 
@@ -153,8 +154,8 @@ export class GrainedStage implements StagePort {
     return this.#inner.computed();
   }
 
-  beginRound(round: number, plannedUpdate?: UpdateOptions): void {
-    this.#inner.beginRound(round, plannedUpdate);
+  beginRound(round: number, plannedUpdate?: UpdateOptions, firstInFlight?: number): void {
+    this.#inner.beginRound(round, plannedUpdate, firstInFlight);
   }
 
   putGradients(values: SegmentedVector, bucket?: number): void {

@@ -17,8 +17,9 @@ import { filterBytes } from './memory-need.ts';
 import { ownCopy } from './samples.ts';
 import { SegmentedVector } from './segmented-vector.ts';
 import type { StagePort } from './stage.ts';
+import { designStage } from './stage-design.ts';
 import { type StageForm, wholeForm } from './stage-form.ts';
-import { designStage, type StageOptions } from './stage-graphs.ts';
+import type { StageOptions } from './stage-graphs.ts';
 
 /** A small filter, two large ones (3 x 3, the second with strides), a large one of one tap, and a depthwise one. */
 function net(): TestNet {
@@ -183,12 +184,12 @@ test('filters are those of the weights as they are: after an update, after loadi
       for (const microBatch of [0, 1]) {
         const labels = wrap('int64', [sampleCount], BigInt64Array.from([0n, 2n]));
         await stage.forward(
-          microBatch,
+          { round, index: microBatch },
           0,
           [madeUp({ type: 'float32', shape: [sampleCount, 3, 8, 8] }, microBatch)],
           labels,
         );
-        await stage.backward(microBatch, []);
+        await stage.backward({ round, index: microBatch }, []);
       }
       return stage.takeGradients();
     };

@@ -105,7 +105,7 @@ async function roundOf(schedule: string): Promise<Ended> {
           copy,
         );
       },
-      nextUpdate: async () => undefined,
+      updates: { due: async () => undefined },
       // Half of all time.
       processWorkMs: () => clock.now() / 2,
     });

@@ -21,8 +21,8 @@ import {
 } from '../../testing/training-subjects.ts';
 import { bufferBytes } from './memory-need.ts';
 import { forwardsInFlight, recomputeWithin, savedBudgetBytes } from './recomputation.ts';
+import { designStage } from './stage-design.ts';
 import { type StageForm, wholeForm } from './stage-form.ts';
-import { designStage } from './stage-graphs.ts';
 
 const plan = {
   planner: 'hand',

@@ -60,7 +60,7 @@ function start() {
         arrivals.push(resolve);
       }),
     failure,
-    nextUpdate: async () => undefined,
+    updates: { due: async () => undefined },
   });
   return { did, arrivals, failure, running };
 }
@@ -114,7 +114,7 @@ test('what was sent is used again for what is received, once the last of its rec
     send: (to) => new Promise((resolve) => sent.set(to, resolve)),
     receive: async () => ({ kind: 'input', epoch: 1, round: 0, microBatch: 0, tensors: [] }),
     failure: new Failure(),
-    nextUpdate: async () => undefined,
+    updates: { due: async () => undefined },
   });
   const isFree = (): boolean => takeMemory(result.data.byteLength).buffer === result.data.buffer;
   while (sent.size < 2) await atRest();

@@ -180,6 +180,18 @@ export class StageState {
     this.#loose.clear();
   }
 
+  /** Parameters as the graphs take them. */
+  parameters(): Record<string, Value> {
+    this.#settle('weights');
+    return Object.fromEntries(this.#values.parameter);
+  }
+
+  /** Buffers as the graphs take them. */
+  buffers(): Record<string, Value> {
+    this.#settle('weights');
+    return Object.fromEntries(this.#values.buffer);
+  }
+
   /** Parameters and buffers as the graphs take them. */
   values(): Record<string, Value> {
     this.#settle('weights');

@@ -87,9 +87,9 @@ function values(cuts: readonly CutTensor[], seed: number, classCount: number): T
   });
 }
 
-function forward(stage: StagePort, net: TestNet, microBatch: number): Promise<readonly Tensor[]> {
+function forward(stage: StagePort, net: TestNet, microBatch: number, round = 0): Promise<readonly Tensor[]> {
   const labels = stage.isLast ? values([stage.label], 50 + microBatch, net.classCount)[0] : undefined;
-  return stage.forward(microBatch, 0, values(stage.inputs, microBatch, net.classCount), labels);
+  return stage.forward({ round, index: microBatch }, 0, values(stage.inputs, microBatch, net.classCount), labels);
 }
 
 function outputGradients(stage: StagePort, microBatch: number): Tensor[] {
@@ -101,7 +101,8 @@ function outputGradients(stage: StagePort, microBatch: number): Tensor[] {
 async function pass(stage: StagePort, net: TestNet, round = 0): Promise<readonly (readonly Tensor[])[]> {
   stage.beginRound(round);
   const results = [forward(stage, net, 0), forward(stage, net, 1)];
-  for (const microBatch of [0, 1]) results.push(stage.backward(microBatch, outputGradients(stage, microBatch)));
+  for (const microBatch of [0, 1])
+    results.push(stage.backward({ round: 0, index: microBatch }, outputGradients(stage, microBatch)));
   return Promise.all(results);
 }
 
@@ -135,8 +136,8 @@ test('the two halves of a split backward pass give what the whole one gives, in 
       split.beginRound(0);
       const results = [forward(split, net, 0), forward(split, net, 1)];
       for (const microBatch of [0, 1])
-        results.push(split.backwardInput(microBatch, outputGradients(split, microBatch)));
-      for (const microBatch of [0, 1]) split.backwardWeight(microBatch);
+        results.push(split.backwardInput({ round: 0, index: microBatch }, outputGradients(split, microBatch)));
+      for (const microBatch of [0, 1]) split.backwardWeight({ round: 0, index: microBatch });
       assert.deepEqual(await Promise.all(results), expected, `${net.graph.name} ${layers}`);
       assert.deepEqual(await split.takeGradients(), expectedSums, `${net.graph.name} ${layers}`);
       assert.ok(expectedSums.segments.flatMap((segment) => [...segment]).some((value) => value !== 0));
@@ -178,7 +179,11 @@ test('a round that was given up leaves nothing behind: the next one is as if it 
   const stage = await stageOf(engine, subject, { layers: [2, 5] });
   const bytes = engine.valueBytes();
   stage.beginRound(3);
-  await Promise.all([forward(stage, net, 0), forward(stage, net, 1), stage.backward(0, outputGradients(stage, 0))]);
+  await Promise.all([
+    forward(stage, net, 0),
+    forward(stage, net, 1),
+    stage.backward({ round: 0, index: 0 }, outputGradients(stage, 0)),
+  ]);
   stage.beginRound(4);
   await engine.settled();
   assert.equal(engine.valueBytes(), bytes);
@@ -432,7 +437,7 @@ test('dropout masks are those of the sample’s place in the batch, wherever the
     }
     stage.beginRound(5);
     const input = tensor('float32', [samples, 4, 5], new Array(samples * 20).fill(1));
-    const [output] = await stage.forward(1, firstSample, [input], undefined);
+    const [output] = await stage.forward({ round: 5, index: 1 }, firstSample, [input], undefined);
     return defined(output, 'output');
   };
   assert.equal(defined(cutBefore(sequence, 1)[0], 'cut').batchAxis, 1);
@@ -464,8 +469,8 @@ test('dropout masks are those of the sample’s place in the batch, wherever the
 async function wholeRound(stage: StagePort, net: TestNet, round: number): Promise<RoundTotals> {
   const planned = { learningRate: 0.1 / (round + 1), gradientScale: 1, step: round + 1 };
   stage.beginRound(round, planned);
-  await forward(stage, net, round);
-  await stage.backward(round, []);
+  await forward(stage, net, round, round);
+  await stage.backward({ round, index: round }, []);
   const totals = await stage.finishRound(true);
   stage.update({ ...planned });
   return totals;
@@ -486,8 +491,8 @@ test('a step that updates leaves the very state that an update behind it leaves,
           const { squaredNorm: norm, ...expected } = await wholeRound(apart, net, round);
           if (round === 1) {
             stage.beginRound(round, { learningRate: 9, gradientScale: 1, step: 7 });
-            await forward(stage, net, round);
-            await stage.backward(round, []);
+            await forward(stage, net, round, round);
+            await stage.backward({ round, index: round }, []);
             stage.returnTo(round); // given up
           }
           const { squaredNorm, ...totals } = await wholeRound(stage, net, round);
@@ -516,8 +521,13 @@ test('a step that updates is updated with as was said, and tells of a gradient t
   const stage = await stageOf(engine, subject, { layers: [0, 1], joined: 'update' });
   const planned = { learningRate: 0.1, gradientScale: 1, step: 1 };
   const passes = async (x: number): Promise<void> => {
-    await stage.forward(0, 0, [tensor('float32', [3, 2], new Array(6).fill(x))], tensor('float32', [3, 1], [1, 1, 1]));
-    await stage.backward(0, []);
+    await stage.forward(
+      { round: 0, index: 0 },
+      0,
+      [tensor('float32', [3, 2], new Array(6).fill(x))],
+      tensor('float32', [3, 1], [1, 1, 1]),
+    );
+    await stage.backward({ round: 0, index: 0 }, []);
   };
   stage.beginRound(0);
   await assert.rejects(passes(1), /how the round will be updated with is missing/);
@@ -556,7 +566,7 @@ test('rounds that are queued one behind the other share out what the engine comp
         return { kind, epoch: 0, round, microBatch, tensors };
       },
       failure: new Failure(),
-      nextUpdate: async () => ({ ...update, step: round + 1 }),
+      updates: { due: async () => ({ ...update, step: round + 1 }) },
     });
   const [first, second] = [await queue(0), await queue(1)];
   const busyMs = [(await first.outcome).result.busyMs, (await second.outcome).result.busyMs];

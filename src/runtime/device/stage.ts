@@ -17,11 +17,13 @@ import { GradientExchange, type GrainSums } from './gradient-exchange.ts';
 import { GradientSums, type SumPart } from './gradient-sums.ts';
 import { InFlight } from './in-flight.ts';
 import type { OrderedParts } from './ordered-all-reduce.ts';
+import type { MicroBatchId, RoundRange } from './pieces.ts';
 import { RoundSums, type RoundTotals } from './round-sums.ts';
 import type { SegmentedVector } from './segmented-vector.ts';
 import { type PassNotes, type StageOptions, stepNames } from './stage-graphs.ts';
 import { type EntryOptions, StageState, type StateEntry } from './stage-state.ts';
 import { StageUpdate, type UpdateOptions } from './stage-update.ts';
+import { type Weights, WeightVersions } from './weight-versions.ts';
 
 /**
  * What a round and a worker need of a stage; tensors that it gives are the caller's. The rehearsal passes one without
@@ -78,15 +80,16 @@ export class Stage {
   readonly #options: StageOptions;
   readonly #compiled: CompiledStage;
   readonly #state: StageState;
+  readonly #weights: WeightVersions;
   readonly #inFlight: InFlight;
   readonly #sums: GradientSums;
   readonly #exchange: GradientExchange;
   readonly #update: StageUpdate;
-  readonly #totals: RoundSums;
-  #takenMs: number;
-  /** What the passes take of the weights as they are now (kept-filters.ts); undefined where they are new. */
-  #filters: Values | undefined;
+  /** By round, until they are given. */
+  readonly #totals = new Map<number, RoundSums>();
+  /** The round whose gradients are being made, reduced or applied. */
   #round = 0;
+  #takenMs: number;
 
   /** Use `createStage`. */
   constructor(engine: Engine, options: StageOptions, compiled: CompiledStage) {
@@ -100,12 +103,15 @@ export class Stage {
     this.#compiled = compiled;
     this.statisticCount = compiled.statistics.reduce((sum, { shape }) => sum + elementCount(shape), 0);
     this.#state = new StageState(engine, compiled.packs);
-    this.#inFlight = new InFlight(this.#state);
+    const { filters } = compiled.graphs;
+    this.#weights = new WeightVersions(this.#state, (parameters) =>
+      filters === undefined ? {} : this.#run(filters, [parameters]),
+    );
+    this.#inFlight = new InFlight(this.#state, this.#weights);
     this.#sums = new GradientSums(engine, compiled);
     const sampleShare = options.sampleCount / options.microBatchSize;
     this.#exchange = new GradientExchange({ engine, compiled, sums: this.#sums, state: this.#state, sampleShare });
     this.#update = new StageUpdate(engine, compiled, this.#state);
-    this.#totals = new RoundSums(engine);
     this.#takenMs = engine.busyMs();
   }
 
@@ -114,7 +120,7 @@ export class Stage {
    * pack. The engine takes the tensor's buffer where it holds nothing else.
    */
   load(entry: StateEntry): void {
-    if (entry.role === 'parameter') this.#dropFilters();
+    if (entry.role === 'parameter') this.#weights.replace();
     this.#state.load(entry);
   }
 
@@ -151,14 +157,14 @@ export class Stage {
   /** Goes back to a version; what rounds have left beyond it is forgotten. */
   returnTo(round: number): void {
     this.#forget();
-    this.#dropFilters();
+    this.#weights.replace();
     this.#state.returnTo(round);
   }
 
   /** Lets go of all state and graphs; the stage is of no use afterwards. */
   dispose(): void {
     this.#forget();
-    this.#dropFilters();
+    this.#weights.replace();
     this.#state.dispose();
     this.#compiled.release();
     this.#engine.trim();
@@ -188,19 +194,21 @@ export class Stage {
   /**
    * The live state is the one after `round` rounds and is kept as that; what an abandoned round left is forgotten.
    * `plannedUpdate`: how the round will be updated with; a stage whose step updates must know.
+   * `firstInFlight`: of a stream, the first round before this one that is still in flight.
    */
-  beginRound(round: number, plannedUpdate?: UpdateOptions): void {
-    this.#forget();
+  beginRound(round: number, plannedUpdate?: UpdateOptions, firstInFlight: number = round): void {
+    this.#forget([firstInFlight, round]);
     this.#state.keep(round);
     this.#update.plan(plannedUpdate);
     this.#round = round;
   }
 
-  #forget(): void {
-    this.#inFlight.clear();
+  #forget(inFlight: RoundRange = [0, 0]): void {
+    this.#inFlight.clear(inFlight);
     this.#sums.clear();
     this.#update.forget();
-    this.#totals.clear();
+    for (const round of [...this.#totals.keys()])
+      if (round < inFlight[0] || round >= inFlight[1]) this.#totals.delete(round);
   }
 
   /**
@@ -209,7 +217,7 @@ export class Stage {
    * backward passes follow at once, all is left to them. Resolves with this.outputs, or nothing on the last stage.
    */
   forward(
-    microBatch: number,
+    microBatch: MicroBatchId,
     firstSample: number,
     inputs: readonly Tensor[],
     labels: Tensor | undefined,
@@ -221,13 +229,14 @@ export class Stage {
       feeds[cut.name] = this.#engine.upload(defined(inputs[index], cut.name));
     });
     Object.assign(feeds, this.#dropoutMasks(pass, microBatch, firstSample));
+    const weights = this.#weights.hold();
     if (step !== undefined && !this.#isInPieces(microBatch)) {
       feeds[stepNames.labels] = this.#engine.upload(defined(labels, 'the labels'));
       feeds[stepNames.scale] = this.#engine.upload(scalar('float32', 1 / this.#options.training.batchSize));
-      this.#inFlight.begin(microBatch, feeds);
+      this.#inFlight.begin(microBatch, feeds, weights);
       return Promise.resolve([]);
     }
-    const results = this.#run(defined(forward, 'the forward pass'), [feeds, ...this.#weights()]);
+    const results = this.#run(defined(forward, 'the forward pass'), [feeds, ...this.#read(weights)]);
     const kept: Values = {};
     for (const name of pass.savedInputs) {
       const fed = feeds[name];
@@ -238,8 +247,8 @@ export class Stage {
     this.#releaseAll(feeds);
     for (const name of pass.saved) kept[name] = defined(results[name], name);
     this.#replaceBuffers(pass, results);
-    this.#inFlight.begin(microBatch, kept);
-    if (labels !== undefined) this.#addLoss(results, labels, kept);
+    this.#inFlight.begin(microBatch, kept, weights);
+    if (labels !== undefined) this.#addLoss(microBatch, results, labels, kept);
     const outputs = this.outputs.map(({ name }) => this.#result(name, results, kept));
     return labels === undefined ? Promise.all(outputs as Promise<Tensor>[]) : Promise.resolve([]);
   }
@@ -249,7 +258,7 @@ export class Stage {
    * stage). Resolves with those of this.inputs. With `bucket`, the pass comes in pieces, called in turn: the first
    * takes the output gradients, the last resolves with the input gradients.
    */
-  backward(microBatch: number, outputGradients: readonly Tensor[], bucket?: number): Promise<readonly Tensor[]> {
+  backward(microBatch: MicroBatchId, outputGradients: readonly Tensor[], bucket?: number): Promise<readonly Tensor[]> {
     const pass = this.#pass();
     if (bucket === undefined || bucket === 0) this.#seed(microBatch, outputGradients);
     if (bucket !== undefined) {
@@ -257,11 +266,10 @@ export class Stage {
       return bucket === pass.pieces.length - 1 ? this.#inputGradients(pass, results) : Promise.resolve([]);
     }
     const { step, backward } = this.#compiled.graphs;
-    const kept = this.#inFlight.end(microBatch);
-    if (step !== undefined) return this.#step(pass, step, microBatch, kept);
+    if (step !== undefined) return this.#step(pass, step, microBatch);
     const part = { gradients: pass.gradients, position: this.#positionOf(microBatch) };
-    const results = this.#sum(part, backward, kept);
-    this.#releaseAll(kept);
+    const results = this.#sum(part, backward, microBatch);
+    this.#inFlight.end(microBatch);
     return this.#inputGradients(pass, results);
   }
 
@@ -269,13 +277,13 @@ export class Stage {
    * One piece of the last micro-batch's pass. What it carries is kept for the next pieces; what none of them reads
    * goes.
    */
-  #piece({ pieces }: PassNotes, microBatch: number, bucket: number): Values {
+  #piece({ pieces }: PassNotes, microBatch: MicroBatchId, bucket: number): Values {
     const { graphs } = this.#compiled;
     const { carried, gradients } = defined(pieces[bucket], 'a piece');
     const kept = this.#inFlight.of(microBatch);
     const graph = graphs[`piece${bucket}`];
     const part = { gradients, bucket, position: this.#positionOf(microBatch) };
-    const results = this.#sum(part, graph, kept);
+    const results = this.#sum(part, graph, microBatch);
     for (const name of carried) kept[name] = defined(results[name], name);
     const later = pieces.map((_, index) => (index > bucket ? graphs[`piece${index}`] : undefined));
     this.#inFlight.keepFor(microBatch, later);
@@ -288,33 +296,35 @@ export class Stage {
     return results;
   }
 
-  #isInPieces(microBatch: number): boolean {
-    return this.#options.form.pieces?.pass?.microBatch === Math.floor(microBatch / this.#options.form.grains);
+  #isInPieces(microBatch: MicroBatchId): boolean {
+    return this.#options.form.pieces?.pass?.microBatch === Math.floor(microBatch.index / this.#options.form.grains);
   }
 
   /** Where in its micro-batch a grain lies: its gradients are summed apart. */
-  #positionOf(microBatch: number): number {
-    return microBatch % this.#options.form.grains;
+  #positionOf(microBatch: MicroBatchId): number {
+    return microBatch.index % this.#options.form.grains;
   }
 
   /** Forward pass, loss and backward pass of one micro-batch, whose inputs waited for it. */
-  #step(pass: PassNotes, step: Executable, microBatch: number, feeds: Values): Promise<readonly Tensor[]> {
+  #step(pass: PassNotes, step: Executable, microBatch: MicroBatchId): Promise<readonly Tensor[]> {
+    this.#round = microBatch.round;
     const scalars = pass.isUpdating ? this.#update.plannedScalars() : {};
     const part = { gradients: pass.gradients, position: this.#positionOf(microBatch) };
     const results = pass.isUpdating
-      ? this.#run(step, [feeds, scalars, this.#update.optimizerState(), ...this.#weights()])
-      : this.#sum(part, step, feeds);
-    this.#releaseAll(feeds);
+      ? this.#run(step, [scalars, this.#update.optimizerState(), ...this.#given(microBatch)])
+      : this.#sum(part, step, microBatch);
+    this.#inFlight.end(microBatch);
     this.#releaseAll(scalars);
     this.#replaceBuffers(pass, results);
-    this.#totals.addLoss(results[stepNames.loss], results[stepNames.correct]);
+    this.#totalsOf(microBatch.round).addLoss(results[stepNames.loss], results[stepNames.correct]);
     if (pass.isUpdating) this.#keepUpdate(results);
     return this.#inputGradients(pass, results);
   }
 
   /** The new state waits for `update`; of the gradients, their norms are left. */
   #keepUpdate(results: Values): void {
-    for (const { name } of this.#compiled.trained) this.#totals.addNorm(defined(results[squaredNormName(name)], name));
+    for (const { name } of this.#compiled.trained)
+      this.#totalsOf(this.#round).addNorm(defined(results[squaredNormName(name)], name));
     this.#update.keepEarly(results);
   }
 
@@ -322,29 +332,28 @@ export class Stage {
    * The first half of a split backward pass: input gradients only. Of what the forward pass kept, what the second half
    * reads stays.
    */
-  backwardInput(microBatch: number, outputGradients: readonly Tensor[]): Promise<readonly Tensor[]> {
+  backwardInput(microBatch: MicroBatchId, outputGradients: readonly Tensor[]): Promise<readonly Tensor[]> {
     const pass = this.#pass();
     this.#seed(microBatch, outputGradients);
     const kept = this.#inFlight.of(microBatch);
     const { backwardInput, backwardWeight } = this.#compiled.graphs;
-    const results = backwardInput === undefined ? {} : this.#run(backwardInput, [kept, ...this.#weights()]);
+    const results = backwardInput === undefined ? {} : this.#run(backwardInput, this.#given(microBatch));
     for (const name of pass.intermediates) kept[name] = defined(results[name], name);
     this.#inFlight.keepFor(microBatch, [backwardWeight]);
     return this.#inputGradients(pass, results, new Set(pass.intermediates));
   }
 
   /** The second half: weight gradients; with `bucket`, one piece of them, called in turn. */
-  backwardWeight(microBatch: number, bucket?: number): void {
+  backwardWeight(microBatch: MicroBatchId, bucket?: number): void {
     const pass = this.#pass();
     if (bucket !== undefined) {
       this.#piece(pass, microBatch, bucket);
       return;
     }
-    const kept = this.#inFlight.end(microBatch);
     const { backwardWeight } = this.#compiled.graphs;
     const part = { gradients: pass.gradients, position: this.#positionOf(microBatch) };
-    this.#sum(part, backwardWeight, kept);
-    this.#releaseAll(kept);
+    this.#sum(part, backwardWeight, microBatch);
+    this.#inFlight.end(microBatch);
   }
 
   /**
@@ -380,22 +389,30 @@ export class Stage {
     const { squaredNorm } = this.#compiled.graphs;
     const feeds = this.#sums.complete();
     if (squaredNorm !== undefined && feeds !== undefined)
-      this.#totals.addNorm(defined(Object.values(this.#run(squaredNorm, [feeds]))[0], 'the norm'));
-    return this.#totals.totals(countNorm);
+      this.#totalsOf(this.#round).addNorm(defined(Object.values(this.#run(squaredNorm, [feeds]))[0], 'the norm'));
+    const totals = this.#totalsOf(this.#round);
+    this.#totals.delete(this.#round);
+    return totals.totals(countNorm);
   }
 
   /** Queues the update with the round's gradients. The state before it stays where a version has it. */
   update(options: UpdateOptions): void {
     const { pass } = this.#compiled;
     const { update } = this.#compiled.graphs;
-    if (pass?.isUpdating === true) return this.#update.replaceEarly(options);
-    if (update === undefined) return;
+    if (update === undefined && pass?.isUpdating !== true) return;
+    this.#weights.replace();
+    if (update === undefined) return this.#update.replaceEarly(options);
     const own = { ...this.#sums.remove(), ...this.#update.scalars(options) };
-    this.#dropFilters();
     const results = this.#run(update, [own, this.#update.optimizerState(), this.#state.values()]);
     this.#releaseAll(own);
     this.#update.replace(results);
-    this.#makeFilters(); // while the other devices end their round
+    this.#weights.live().filters(); // while the other devices end their round
+  }
+
+  #totalsOf(round: number): RoundSums {
+    const totals = this.#totals.get(round) ?? new RoundSums(this.#engine);
+    this.#totals.set(round, totals);
+    return totals;
   }
 
   #pass(): PassNotes {
@@ -403,17 +420,29 @@ export class Stage {
   }
 
   /**
+   * Queues a graph that makes gradients, which are added to the sums. What the graph is not there for has no results.
+   */
+  #sum(part: SumPart, executable: Executable | undefined, microBatch: MicroBatchId): Values {
+    this.#round = microBatch.round;
+    return this.#sums.add(part, (sums, replaced) =>
+      executable === undefined ? {} : this.#run(executable, [sums, ...this.#given(microBatch)], replaced),
+    );
+  }
+
+  /** What a micro-batch's passes after the forward pass are given: what it keeps, and the weights that it has read. */
+  #given(microBatch: MicroBatchId): readonly Readonly<Values>[] {
+    return [this.#inFlight.of(microBatch), ...this.#read(this.#inFlight.weightsOf(microBatch))];
+  }
+
+  /** Weights, running statistics as they are now, and filters, as the passes take them. */
+  #read(weights: Weights): readonly Readonly<Values>[] {
+    return [weights.parameters, this.#state.buffers(), weights.filters()];
+  }
+
+  /**
    * Runs a graph with those of the values that it reads, each from the first source that has it. (To put them into one
    * object took a fifth of a stage's time.)
    */
-  /**
-   * Queues a graph that makes gradients, which are added to the sums. What the graph is not there for has no results.
-   */
-  #sum(part: SumPart, executable: Executable | undefined, kept: Readonly<Values>): Values {
-    return this.#sums.add(part, (sums, replaced) =>
-      executable === undefined ? {} : this.#run(executable, [kept, sums, ...this.#weights()], replaced),
-    );
-  }
 
   #run(
     executable: Executable,
@@ -426,30 +455,14 @@ export class Stage {
     return executable.run(feeds, undefined, replaced);
   }
 
-  /** The state, and the filters, as the passes take them. */
-  #weights(): readonly Readonly<Values>[] {
-    return [this.#state.values(), this.#makeFilters()];
-  }
-
-  #makeFilters(): Values {
-    const { filters } = this.#compiled.graphs;
-    this.#filters ??= filters === undefined ? {} : this.#run(filters, [this.#state.values()]);
-    return this.#filters;
-  }
-
-  #dropFilters(): void {
-    this.#releaseAll(this.#filters ?? {});
-    this.#filters = undefined;
-  }
-
   /** New running statistics take the place of the old ones, which stay alive where the backward pass reads them. */
   #replaceBuffers({ bufferUpdates }: PassNotes, results: Values): void {
     for (const { buffer, output } of bufferUpdates) this.#state.set('buffer', buffer, defined(results[output], output));
   }
 
-  #dropoutMasks({ dropouts }: PassNotes, microBatch: number, firstSample: number): Values {
+  #dropoutMasks({ dropouts }: PassNotes, microBatch: MicroBatchId, firstSample: number): Values {
     const { sampleCount, microBatchSize, training } = this.#options;
-    const first = microBatch * microBatchSize;
+    const first = microBatch.index * microBatchSize;
     const samples = Array.from({ length: sampleCount }, (_, index) => first + firstSample + index);
     const masks: Values = {};
     for (const { name, shape, ratio, index, distribution, sampleAxis } of dropouts) {
@@ -457,7 +470,7 @@ export class Stage {
       const owners =
         sampleAxis === undefined ? { batchAxis: 0, sampleIds: [first] } : { batchAxis: sampleAxis, sampleIds: samples };
       const drawn = { ratio, shape, ...(distribution === undefined ? {} : { distribution }) };
-      const data = dropoutMask({ seed: training.seed, round: this.#round, index, ...drawn, ...owners });
+      const data = dropoutMask({ seed: training.seed, round: microBatch.round, index, ...drawn, ...owners });
       masks[name] = this.#engine.upload(wrap('float32', shape, data));
     }
     return masks;
@@ -473,7 +486,7 @@ export class Stage {
   }
 
   /** Loss, right predictions and the output's gradient, which waits with what is kept. */
-  #addLoss(results: Values, labels: Tensor, kept: Values): void {
+  #addLoss({ round }: MicroBatchId, results: Values, labels: Tensor, kept: Values): void {
     const output = defined(this.outputs[0], 'the output').name;
     const feeds: Values = {
       labels: this.#engine.upload(labels),
@@ -483,10 +496,10 @@ export class Stage {
     const { loss, correct, gradient } = this.#run(defined(this.#compiled.graphs.loss, 'the loss'), [feeds, logits]);
     this.#releaseAll(feeds);
     kept[outputGradientName(output)] = defined(gradient, 'the gradient');
-    this.#totals.addLoss(loss, correct);
+    this.#totalsOf(round).addLoss(loss, correct);
   }
 
-  #seed(microBatch: number, outputGradients: readonly Tensor[]): void {
+  #seed(microBatch: MicroBatchId, outputGradients: readonly Tensor[]): void {
     const kept = this.#inFlight.of(microBatch);
     if (this.isLast) return;
     const differentiable = this.outputs.filter((output) => output.differentiable);

@@ -14,8 +14,9 @@ import { isBoundary } from '../coordinator/rounds.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
 import { createStage } from '../device/create-stage.ts';
 import { Mailbox } from '../device/mailbox.ts';
+import { feedName } from '../device/pieces.ts';
 import { budgetCount, savedBudgetBytes } from '../device/recomputation.ts';
-import { feedName, isTraced, runRound } from '../device/round.ts';
+import { isTraced, runRound } from '../device/round.ts';
 import { ownCopy, sliceSamples } from '../device/samples.ts';
 import type { StagePort } from '../device/stage.ts';
 import { stageFormOf } from '../device/stage-form.ts';
@@ -84,8 +85,7 @@ export async function trainHere(
       send: () => Promise.reject(new RunError('A single device has nobody to send to.')),
       receive: (key) => mailbox.take(key),
       failure,
-      plannedUpdate,
-      nextUpdate: () => Promise.resolve(plannedUpdate),
+      updates: { planned: plannedUpdate, due: () => Promise.resolve(plannedUpdate) },
     });
     if (round + 1 < config.endRound) feed(round + 1);
     const { result, times } = await (await running).outcome;

@@ -10,7 +10,7 @@ import { model as control, feed, modelFrame, plan, state } from '../../testing/l
 import { createMemoryLinks } from '../../transport/memory.ts';
 import { createStage } from '../device/create-stage.ts';
 import { Mailbox } from '../device/mailbox.ts';
-import { feedName } from '../device/round.ts';
+import { feedName } from '../device/pieces.ts';
 import type { StateEntry } from '../device/stage-state.ts';
 import { WorkerContext } from './context.ts';
 import { checkedProgram, Layout } from './layout.ts';

@@ -61,10 +61,12 @@ export class Rounds {
       send: (to, frame, priority) => peers.send(to, { ...frame, epoch: session.epoch }, priority),
       receive: (key) => session.mailbox.take(key),
       failure: session.failure,
-      plannedUpdate,
-      nextUpdate: async () => {
-        await Promise.all([ahead, layout.complete]);
-        return plannedUpdate;
+      updates: {
+        planned: plannedUpdate,
+        due: async () => {
+          await Promise.all([ahead, layout.complete]);
+          return plannedUpdate;
+        },
       },
       processWorkMs: () => work.processMs(),
     }).catch((error: unknown) => context.waitForVerdict(error));

@@ -4,7 +4,7 @@
 
 import { RunError } from '../../errors.ts';
 import type { Frame } from '../../transport/link.ts';
-import { feedName } from '../device/round.ts';
+import { feedName } from '../device/pieces.ts';
 import type { ModelMessage } from '../protocol/messages.ts';
 import { WorkerContext } from './context.ts';
 import { snapshot } from './copies.ts';

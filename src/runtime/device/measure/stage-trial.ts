@@ -97,9 +97,11 @@ export async function createStageTrial(
   return {
     async microBatch() {
       const [given, target, seeds] = [inputs.map(copied), labels && copied(labels), gradients.map(copied)];
-      const forward = await timed(() => stage.forward(0, 0, given, target));
-      const backward = await timed(() => (isSplit ? stage.backwardInput(0, seeds) : stage.backward(0, seeds)));
-      const weight = isSplit ? await timed(async () => stage.backwardWeight(0)) : noWork;
+      const forward = await timed(() => stage.forward({ round: 0, index: 0 }, 0, given, target));
+      const backward = await timed(() =>
+        isSplit ? stage.backwardInput({ round: 0, index: 0 }, seeds) : stage.backward({ round: 0, index: 0 }, seeds),
+      );
+      const weight = isSplit ? await timed(async () => stage.backwardWeight({ round: 0, index: 0 })) : noWork;
       return {
         forwardMs: forward.computeMs,
         backwardMs: backward.computeMs + weight.computeMs,

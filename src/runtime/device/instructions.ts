@@ -1,0 +1,203 @@
+// One handler an instruction: what a device does for each instruction of its Program, at one tick. Handlers queue work
+// and return; they wait only for a piece that has not arrived, for an AllReduce of all layers, and at an update for what
+// its policy waits for. An instruction of another round than the tick's works on what other ticks left in the stream.
+
+import { defined } from '../../assert.ts';
+import type { CutTensor } from '../../graph/layers.ts';
+import type { Tensor } from '../../graph/tensor.ts';
+import type { Payload } from '../../schedule/passes.ts';
+import {
+  bucketReductionOf,
+  type DeviceProgram,
+  type Instruction,
+  type LayerRange,
+  type Send,
+  type Update,
+} from '../../schedule/program.ts';
+import { encodeTensors } from './codec.ts';
+import { feedName, type MicroBatchId, ReceivedPieces, Results } from './pieces.ts';
+import type { RoundPorts } from './round-ports.ts';
+import { RoundReduction } from './round-reduction.ts';
+import type { RoundTotals } from './round-sums.ts';
+import { sliceSamples } from './samples.ts';
+import type { StagePort } from './stage.ts';
+import type { UpdateOptions } from './stage-update.ts';
+
+/** What ticks leave for later ones. Of a synchronous schedule each round has its own, and leaves nothing. */
+export class StreamState {
+  readonly received: ReceivedPieces = new ReceivedPieces();
+  readonly results: Results = new Results();
+}
+
+/** One tick of a device. */
+export interface Tick {
+  readonly program: DeviceProgram;
+  readonly stage: StagePort;
+  readonly tick: number;
+  readonly ports: RoundPorts;
+  readonly stream: StreamState;
+  readonly reduction: RoundReduction;
+  readonly buckets: readonly LayerRange[];
+  readonly sends: Promise<void>[];
+  /** The sums of the round whose update this tick has come to, and that round. */
+  closed: { readonly round: number; readonly totals: Promise<RoundTotals> } | undefined;
+}
+
+/** The tick before its first instruction. */
+export function beginTick(
+  { program, stage, tick, ports }: Pick<Tick, 'program' | 'stage' | 'tick' | 'ports'>,
+  stream: StreamState,
+): Tick {
+  for (const instruction of program.instructions) {
+    if (instruction.kind === 'send') stream.results.expectSend(instruction.payload, idOf(tick, instruction));
+  }
+  const reducedRound = tick + (program.instructions.find(({ kind }) => kind === 'all-reduce')?.round ?? 0);
+  const reduction = new RoundReduction(program.device, stage, reducedRound, ports);
+  const buckets = bucketReductionOf(program)?.buckets ?? [];
+  return { program, stage, tick, ports, stream, reduction, buckets, sends: [], closed: undefined };
+}
+
+/** Everything queued has been computed and handed to the links. */
+export async function finishTick({ sends, stream }: Tick): Promise<void> {
+  await Promise.all([...sends, ...stream.results.all()]);
+}
+
+/** An update ends in the caller's own step (`update` below), so that what follows it is not a wait later. */
+type Executed = Exclude<Instruction['kind'], 'update'>;
+
+/** `onDone`: called when an instruction that ends later is done, with the time at which it began. */
+type Handler<Kind extends Executed> = (
+  tick: Tick,
+  instruction: Extract<Instruction, { readonly kind: Kind }>,
+  onDone: (beganMs: number) => void,
+) => Promise<void> | void;
+
+const handlers: { readonly [Kind in Executed]: Handler<Kind> } = {
+  async receive(tick, instruction) {
+    const { payload, samples, encoding } = instruction;
+    const microBatch = idOf(tick.tick, instruction);
+    const from = instruction.from ?? feedName;
+    const { round, index } = microBatch;
+    const frame = await tick.ports.receive({ kind: payload, round, microBatch: index, from });
+    const piece = { payload, microBatch, samples, from, isEncoded: encoding !== undefined };
+    tick.stream.received.add(piece, expectedCuts(tick.stage, payload), frame.tensors ?? []);
+  },
+
+  forward({ program, stage, stream, tick }, instruction) {
+    const microBatch = idOf(tick, instruction);
+    const inputs = stream.received.take(program.stage === 0 ? 'input' : 'activation', microBatch, stage.inputs);
+    const labels = stage.isLast ? stream.received.take('label', microBatch, [stage.label])[0] : undefined;
+    stream.results.keep('activation', microBatch, stage.forward(microBatch, program.samples[0], inputs, labels));
+  },
+
+  backward(tick, instruction) {
+    const microBatch = idOf(tick.tick, instruction);
+    const bucket = bucketOf(tick, instruction.layers);
+    const gradients = bucket === undefined || bucket === 0 ? outputGradients(tick, microBatch) : [];
+    const result = tick.stage.backward(microBatch, gradients, bucket);
+    // Of a pass in pieces, the last gives what is sent.
+    if (bucket === undefined || bucket === tick.buckets.length - 1)
+      tick.stream.results.keep('gradient', microBatch, result);
+    else result.catch(() => {}); // the next piece fails too
+  },
+
+  'backward-input'(tick, instruction) {
+    const microBatch = idOf(tick.tick, instruction);
+    const result = tick.stage.backwardInput(microBatch, outputGradients(tick, microBatch));
+    tick.stream.results.keep('gradient', microBatch, result);
+  },
+
+  'backward-weight'(tick, instruction) {
+    tick.stage.backwardWeight(idOf(tick.tick, instruction), bucketOf(tick, instruction.layers));
+  },
+
+  send(tick, instruction, onDone) {
+    const sending = send(tick, instruction, onDone);
+    sending.catch(() => {}); // seen by finishTick
+    tick.sends.push(sending);
+  },
+
+  'all-reduce'({ reduction, ...tick }, instruction, onDone) {
+    if (!isOverlapped(instruction)) return reduction.whole(instruction);
+    reduction.overlapped(instruction, defined(bucketOf(tick, instruction.layers), 'a bucket'), onDone);
+  },
+};
+
+/** Executes one instruction; resolves when the next one may follow. */
+export async function execute<Kind extends Executed>(
+  tick: Tick,
+  instruction: Extract<Instruction, { readonly kind: Kind }>,
+  onDone: (beganMs: number) => void,
+): Promise<void> {
+  const handler: Handler<Kind> = handlers[(instruction as { readonly kind: Kind }).kind];
+  return handler(tick, instruction, onDone);
+}
+
+/**
+ * Executes an update in its place: yields what is to be waited for, first the round's AllReduces, then its policy, and
+ * applies what that says. What follows the update is queued in the same step.
+ */
+export function* update(tick: Tick, { round: offset = 0 }: Update): Generator<Promise<unknown>, void, unknown> {
+  const { stage, ports, program, reduction } = tick;
+  yield reduction.done();
+  const totals = ports.failure.guard(stage.finishRound(isNormCounted(program)));
+  totals.catch(() => {}); // seen by runRound, where nothing fails before
+  tick.closed = { round: tick.tick + offset, totals };
+  const options = (yield ports.updates.due()) as UpdateOptions | undefined;
+  if (options !== undefined) stage.update(options);
+}
+
+/** Whether an instruction is passed before it is done; `execute` calls `onDone` when it is. */
+export function endsLater(instruction: Instruction): boolean {
+  return instruction.kind === 'send' || isOverlapped(instruction);
+}
+
+/** Whether an instruction runs while those behind it do. */
+function isOverlapped(instruction: Instruction): boolean {
+  return instruction.kind === 'all-reduce' && instruction.layers !== undefined;
+}
+
+/**
+ * In a replicated stage every member holds the same gradients; the first of the ring counts them for the global norm.
+ */
+function isNormCounted(program: DeviceProgram): boolean {
+  const reduce = program.instructions.find((instruction) => instruction.kind === 'all-reduce');
+  return reduce === undefined || reduce.group[0] === program.device;
+}
+
+function idOf(tick: number, { round = 0, microBatch }: { round?: number; microBatch: number }): MicroBatchId {
+  return { round: tick + round, index: microBatch };
+}
+
+/** The place of an instruction's layers among the buckets; undefined for all layers. */
+function bucketOf({ buckets }: Pick<Tick, 'buckets'>, layers: LayerRange | undefined): number | undefined {
+  return layers === undefined ? undefined : buckets.findIndex(([first]) => first === layers[0]);
+}
+
+/** What a payload holds when it arrives at a stage. */
+function expectedCuts(stage: StagePort, payload: Payload): readonly CutTensor[] {
+  if (payload === 'label') return [stage.label];
+  return payload === 'gradient' ? stage.outputs.filter((output) => output.differentiable) : stage.inputs;
+}
+
+function outputGradients({ stage, stream }: Tick, microBatch: MicroBatchId): readonly Tensor[] {
+  return stage.isLast ? [] : stream.received.take('gradient', microBatch, expectedCuts(stage, 'gradient'));
+}
+
+async function send(tick: Tick, instruction: Send, onDone: (beganMs: number) => void): Promise<void> {
+  const { program, stage, ports, stream } = tick;
+  const { payload, samples, to, encoding } = instruction;
+  const microBatch = idOf(tick.tick, instruction);
+  const results = await ports.failure.guard(stream.results.get(payload, microBatch));
+  const beganMs = ports.clock.now();
+  const cuts = payload === 'activation' ? stage.outputs : stage.inputs.filter((input) => input.differentiable);
+  const offset = program.samples[0];
+  const slices = results.map((result, index) =>
+    sliceSamples(result, defined(cuts[index], 'cut').batchAxis, samples[0] - offset, samples[1] - offset),
+  );
+  const tensors = encoding === undefined ? slices : encodeTensors(slices);
+  const frame = { kind: payload, round: microBatch.round, microBatch: microBatch.index, tensors };
+  await ports.send(to, frame, 'pipeline');
+  stream.results.sent(payload, microBatch, results);
+  onDone(beganMs);
+}

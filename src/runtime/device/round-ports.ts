@@ -1,0 +1,30 @@
+// What a round on one device needs from outside: clock, links, the end of waiting, and when its update may be applied.
+
+import type { Clock } from '../../clock.ts';
+import type { Frame, Priority } from '../../transport/link.ts';
+import type { Failure } from '../protocol/failure.ts';
+import type { MailKey } from './mailbox.ts';
+import type { UpdateOptions } from './stage-update.ts';
+
+/** When a round's update may be applied, and how. */
+export interface UpdatePolicy {
+  /** What `due` will resolve with, if it is known before the round; a stage whose step updates must know. */
+  readonly planned?: UpdateOptions | undefined;
+  /**
+   * Asked when the round's gradients are final. Resolves when the update may be applied at once, so that the device has
+   * work while the sums are on their way to the coordinator; with undefined, whoever called `runRound` applies it.
+   */
+  due(): Promise<UpdateOptions | undefined>;
+}
+
+/** What a round needs from the outside world. */
+export interface RoundPorts {
+  readonly clock: Clock;
+  send(to: string, frame: Omit<Frame, 'epoch'>, priority: Priority): Promise<void>;
+  receive(key: MailKey): Promise<Frame>;
+  /** Ends every wait when the device must give up the round. */
+  readonly failure: Failure;
+  readonly updates: UpdatePolicy;
+  /** Milliseconds that the process has worked so far; undefined if nobody knows. */
+  processWorkMs?(): number | undefined;
+}

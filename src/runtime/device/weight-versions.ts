@@ -1,0 +1,107 @@
+// The weights that passes read, by version. A micro-batch holds the version that its forward pass read until its backward
+// pass is queued, so that an update between the two does not take it away. Copy-on-write: holding costs a count; only an
+// update, or whatever else replaces weights, while somebody holds them keeps the old values, by their handles. Nothing is
+// ever copied.
+
+import type { Value } from '../../engine/engine.ts';
+import type { StageState } from './stage-state.ts';
+
+type Values = Readonly<Record<string, Value>>;
+
+/** A version of a stage's weights, as passes read it. */
+export interface Weights {
+  readonly parameters: Values;
+  /** What is made of the parameters once for all passes (kept-filters.ts); made when it is first asked for. */
+  filters(): Values;
+}
+
+class Version implements Weights {
+  readonly parameters: Values;
+  readonly #makeFilters: (parameters: Values) => Values;
+  #filters: Values | undefined;
+  holderCount = 0;
+  /** Other weights have taken its place; its parameters are kept for its holders. */
+  isReplaced = false;
+
+  constructor(parameters: Values, makeFilters: (parameters: Values) => Values) {
+    this.parameters = parameters;
+    this.#makeFilters = makeFilters;
+  }
+
+  filters(): Values {
+    this.#filters ??= this.#makeFilters(this.parameters);
+    return this.#filters;
+  }
+
+  takeFilters(): readonly Value[] {
+    const filters = Object.values(this.#filters ?? {});
+    this.#filters = undefined;
+    return filters;
+  }
+}
+
+/** The live weights of a stage, and versions that micro-batches still hold. */
+export class WeightVersions {
+  readonly #state: Pick<StageState, 'parameters' | 'retain' | 'release'>;
+  readonly #makeFilters: (parameters: Values) => Values;
+  readonly #versions = new Map<Weights, Version>();
+  #live: Version | undefined;
+
+  /** `makeFilters` queues the work; its results are the version's. */
+  constructor(
+    state: Pick<StageState, 'parameters' | 'retain' | 'release'>,
+    makeFilters: (parameters: Values) => Values,
+  ) {
+    this.#state = state;
+    this.#makeFilters = makeFilters;
+  }
+
+  /** The weights as they are now; not to be used beyond their next replacement. */
+  live(): Weights {
+    if (this.#live === undefined) {
+      this.#live = new Version(this.#state.parameters(), this.#makeFilters);
+      this.#versions.set(this.#live, this.#live);
+    }
+    return this.#live;
+  }
+
+  /** The live weights, which stay as they are until `release`. */
+  hold(): Weights {
+    const weights = this.live();
+    this.#versionOf(weights).holderCount++;
+    return weights;
+  }
+
+  /** One holder fewer; with the last, a version that was replaced goes. */
+  release(weights: Weights): void {
+    const version = this.#versionOf(weights);
+    version.holderCount--;
+    if (version.holderCount > 0 || !version.isReplaced) return;
+    this.#drop(version);
+    for (const value of Object.values(version.parameters)) this.#state.release(value);
+  }
+
+  /** To be called before any of the weights is replaced. */
+  replace(): void {
+    const version = this.#live;
+    this.#live = undefined;
+    if (version === undefined) return;
+    if (version.holderCount === 0) {
+      this.#drop(version);
+      return;
+    }
+    version.isReplaced = true;
+    for (const value of Object.values(version.parameters)) this.#state.retain(value);
+  }
+
+  #drop(version: Version): void {
+    this.#versions.delete(version);
+    for (const value of version.takeFilters()) this.#state.release(value);
+  }
+
+  #versionOf(weights: Weights): Version {
+    const version = this.#versions.get(weights);
+    if (version === undefined) throw new Error('these weights are not held');
+    return version;
+  }
+}
