@@ -1,4 +1,4 @@
-"""PyTorch's side of bench/engine.mjs: answers a line "N" with the milliseconds of N training steps. Arguments: model, batch, threads."""
+"""PyTorch's side of bench/engine.ts: answers a line "N" with the milliseconds of N training steps. Arguments: model, batch, threads."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""PyTorch's side of `bench/lab.mjs --peers`: one rank of MobileNetV2 for CIFAR, by DDP over gloo or as a straight pipeline of torch.distributed.pipelining.
+"""PyTorch's side of `npm run bench:lab -- --peers`: one rank of MobileNetV2 for CIFAR, by DDP over gloo or as a straight pipeline of torch.distributed.pipelining.
 
 Arguments: one JSON object with mode ("ddp" or "pipeline"), rank, world, master, batch, microBatchCount, rounds, and for a pipeline the first block of each stage
 but the first. Rank 0 prints the milliseconds of each round, as JSON.

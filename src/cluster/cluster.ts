@@ -109,8 +109,8 @@ export interface StagePlan {
    */
   readonly inFlight: number;
   /**
-   * Where schedules that overlap AllReduces with computing cut a replicated stage's layers into buckets: ascending, inside
-   * its range. Extension to the contract; absent means at most four of about as many layers each.
+   * Where schedules that overlap AllReduces with computing cut a replicated stage's layers into buckets: ascending,
+   * inside its range. Extension to the contract; absent means at most four buckets of about as many layers each.
    */
   readonly buckets?: readonly number[];
   /**

@@ -50,7 +50,7 @@ export function encodedFraction(encoding: Encoding | undefined): number {
   return encoding === undefined ? 1 : encodings[encoding].bits / 32;
 }
 
-/** Milliseconds of encoding and decoding tensors of `bytes` of float32: their delay on a link; 0 without an encoding. */
+/** The delay on a link, in milliseconds, of encoding and decoding `bytes` of float32; 0 without an encoding. */
 export function codecMs(encoding: Encoding | undefined, bytes: number): number {
   return encoding === undefined ? 0 : (bytes / 4) * encodings[encoding].elementMs;
 }

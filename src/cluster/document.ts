@@ -22,7 +22,8 @@ export function readDocument(text: string, where: string): unknown {
   if (error !== undefined) {
     const { line, col } = lines.linePos(error.pos[0]);
     throw new InputError(
-      `${where}: line ${line}, column ${col} is neither JSON nor YAML (${firstLine(error.message)}); correct that line.`,
+      `${where}: line ${line}, column ${col} is neither JSON nor YAML (${firstLine(error.message)}); correct ` +
+        'that line.',
     );
   }
   try {

@@ -89,7 +89,8 @@ function joinBoxes(boxes: readonly (readonly string[])[], lead: string): string[
 }
 
 function summary(plan: PlanLayout & { readonly predicted?: Plan['predicted'] }): string[] {
-  const batches = `${plan.microBatchCount} micro-batch${plan.microBatchCount === 1 ? '' : 'es'} of ${plan.microBatchSize}`;
+  const noun = plan.microBatchCount === 1 ? 'micro-batch' : 'micro-batches';
+  const batches = `${plan.microBatchCount} ${noun} of ${plan.microBatchSize}`;
   const lines = [`${plan.schedule}: ${plan.batchSize} samples a round in ${batches}`];
   if (plan.predicted !== undefined) {
     const { roundMs, samplesPerS } = plan.predicted;

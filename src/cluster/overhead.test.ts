@@ -27,7 +27,7 @@ test('traffic costs by the MiB, the frame and the pass; what a profile does not 
   assert.equal(priced, 5 * onGrid(1 / 3), 'each price is on the grid');
 });
 
-test('what a device measures is written by its old names: a table for both passes as one graph, a ratio for frames', () => {
+test('measurements keep their old names in files: a table for both passes as one graph, a ratio for frames', () => {
   const passes = [{ forwardMs: [1, 2], backwardMs: [3, 4] }];
   const fields = measuredOverhead(passes, { fusedFactors: [0.5], callMs: 0.25, wakeMs: 1 });
   assert.deepEqual(fields, { stepMs: [[2, 3]], callMs: 0.25, passMs: 1 });

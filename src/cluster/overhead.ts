@@ -103,7 +103,7 @@ export function overheadOf(fields: OverheadFields): Overhead {
   return { callMs, wakeMs: passMs, frameWakeMs: frameMs, ...perMiB };
 }
 
-/** What a device measures of itself: both of its passes as one graph, its calls, and its main thread's part of a pass. */
+/** What a device measures: both of its passes as one graph, its calls, and its main thread's part of a pass. */
 export function measuredOverhead(
   passes: readonly PassRows[],
   { fusedFactors, callMs, wakeMs }: { fusedFactors: readonly number[]; callMs: number; wakeMs: number | undefined },
@@ -119,7 +119,7 @@ export function knowsLinks({ handlingMsPerMiB }: OverheadFields): boolean {
   return handlingMsPerMiB !== undefined;
 }
 
-/** Times with what links cost the processor, from trials of them: by the MiB, and by the frame in proportion to passes. */
+/** Times completed with what links cost the processor: per MiB, and per frame in proportion to passes. */
 export function withLinkCosts<Times extends OverheadFields>(
   times: Times,
   { transferMsPerMiB, reduceMsPerMiB }: { transferMsPerMiB: number; reduceMsPerMiB: number | undefined },
@@ -164,7 +164,7 @@ export interface OverheadFactors {
   readonly reduce: number | undefined;
 }
 
-/** What a device pays for links and wakes by these factors; `unknownWakeMs`: what a pass costs where that is not known. */
+/** What a device pays for links and wakes after these factors; `unknownWakeMs`: a pass's cost if it is unknown. */
 export function correctedOverhead(
   { handlingMsPerMiB, reducingMsPerMiB, frameMs, passMs }: OverheadFields,
   { wake, transfer, reduce }: OverheadFactors,

@@ -19,7 +19,7 @@ const times = {
   updateMs: [0.5, 0.25],
 };
 
-test('between two measured sizes times are linear, beyond the last along the last segment, below the first in proportion', () => {
+test('times are linear between measured sizes and beyond the last, and in proportion below the first', () => {
   const of = layerTimes(times, [2, 4, 8]);
   const at = (samples: number): number => of.forwardMs(0, 1, samples);
   assert.equal(at(0), 0);
@@ -64,7 +64,8 @@ test('a device has the times of its name, else of its kind, else an error that s
   assert.throws(() => deviceTimes(profile, { name: 'x', kind: 'tx2', memoryMiB: 1 }), {
     name: 'InputError',
     message:
-      'The profile of "m" has no times for device "x" (kind "tx2"); profile it, or give it one of the profile\'s kinds (nano, board).',
+      'The profile of "m" has no times for device "x" (kind "tx2"); profile it, or give it one of the ' +
+      "profile's kinds (nano, board).",
   });
   assert.throws(() => deviceTimes(profile, { name: 'toString', memoryMiB: 1 }), { name: 'InputError' });
 });
@@ -113,7 +114,7 @@ test('frozen weights are kept once, and have no gradients to reduce', () => {
   assert.equal(bytes, 4 * all.weightBytes(1, 2) + all.weightBytes(0, 1));
 });
 
-test('every pass that computes anything has a call of the engine: both of a split backward, and each piece of one', () => {
+test('every pass that computes has its engine call: both of a split backward pass, and each piece of one', () => {
   const times = layerTimes({ forwardMs: [[1, 2]], backwardMs: [[4, 6]], backwardInputMs: [[1, 3]], callMs: 0.5 }, [1]);
   assert.deepEqual([times.forwardMs(0, 2, 1), times.backwardMs(0, 2, 1)], [3.5, 10.5]);
   assert.deepEqual([times.backwardMs(1, 2, 1), times.backwardMs(0, 1, 1)], [6.5, 4.5]);

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { defined } from '../assert.ts';
 import type { Cluster, Plan, PlanLayout, Profile } from '../cluster/cluster.ts';
-import { profileOfKinds } from '../cluster/kinds.ts';
+import { profileOfKinds } from '../cluster/device-kinds.ts';
 import { checkTogether, parsePlan } from '../cluster/validate.ts';
 import { createRandom } from '../random.ts';
 import { program } from '../schedule/generate.ts';
@@ -45,7 +45,7 @@ function attempt(input: PlanInput): Plan | string {
   }
 }
 
-// bench/planner.mjs runs 300 seeds with batches of up to 8 samples, which takes some minutes.
+// bench/planner.ts runs 300 seeds with batches of up to 8 samples, which takes some minutes.
 const seedCount = Number(process.env['PLANNER_SEEDS'] ?? 14);
 
 test(`best is exhaustive's optimum, proven, on ${seedCount} random problems; no plan is below a stated bound`, () => {

@@ -80,7 +80,7 @@ function checkArrived(
   }
 }
 
-/** A piece goes between neighbouring stages, or from the feed to an end of the pipeline, and both ends own its samples. */
+/** A piece crosses one border, or comes from the feed to an end of the pipeline; both ends own its samples. */
 function checkEnds(
   device: DeviceProgram,
   step: Send | Receive,

@@ -20,10 +20,10 @@ import { unroll } from './unroll.ts';
  * in its instructions.
  *
  * With round offsets, the program is the tick of a stream: at tick t an instruction with offset k is for round t + k. A
- * pass and what it receives and sends have one offset. All else must hold for each round of the stream, which is written
- * out over as many rounds as meet in a tick, and one more (unroll.ts): so a pass that follows another of its micro-batch
- * has a smaller offset, or the same one and a later place in the tick; sends match receives of their own round; and a
- * round's update comes after the last of its gradients.
+ * pass and what it receives and sends have one offset. All else must hold for each round of the stream, which is
+ * written out over as many rounds as meet in a tick, and one more (unroll.ts). So a pass that follows another of its
+ * micro-batch has a smaller offset, or the same one and a later place in the tick; sends match receives of their own
+ * round; and a round's update comes after the last of its gradients.
  */
 export function checkProgram(program: Program, plan: PlanLayout): void {
   checkLayout(program, plan);

@@ -1,6 +1,6 @@
-// Events of a round as a Gantt chart in SVG: a row for each device's computing, a thin one for AllReduces that overlap with it and
-// one for each link that it sends on, time to the right. What is too narrow to be seen is joined with its neighbours of
-// the same kind, so that a long round stays a small file.
+// Events of a round as a Gantt chart in SVG, time to the right: a row for each device's computing, a thin row for the
+// AllReduces that overlap with it, and a row for each link that it sends on. Events too narrow to be seen are joined
+// with neighbours of the same kind, so that a long round stays a small file.
 
 import { svgDocument, svgElement, svgText } from '../svg.ts';
 import { passes, payloads } from './passes.ts';
@@ -124,7 +124,8 @@ function drawBar(
   const x = labelPx + startMs * pxPerMs;
   const batch = event.microBatch === undefined ? '' : ` ${event.microBatch}`;
   const about = count > 1 ? `${count} x ${colourOf}` : `${colourOf}${batch}`;
-  const tip = `${about}: ${startMs.toFixed(3)} to ${endMs.toFixed(3)} ms${event.bytes === undefined ? '' : `, ${event.bytes} bytes each`}`;
+  const size = event.bytes === undefined ? '' : `, ${event.bytes} bytes each`;
+  const tip = `${about}: ${startMs.toFixed(3)} to ${endMs.toFixed(3)} ms${size}`;
   const bar = svgElement(
     'rect',
     {

@@ -153,7 +153,7 @@ test('gpipe, three stages, four micro-batches', () => {
   ]);
 });
 
-test('zb-h1, three stages, six micro-batches: all keep 5, the last stage puts its weight gradients off by 4, and the round is shorter than that of 1f1b', () => {
+test('zb-h1, 3 stages, 6 micro-batches: all keep 5, weight gradients are 4 late at the end, shorter than 1f1b', () => {
   assert.deepEqual(drawTimeline(program(straightPlan('zb-h1', 3, 6))), [
     'a | F0 F1 F2 F3 F4 B0 B0 F5 B1 B1 B2 B2 B3 B3 B4 B4 B5 B5',
     'b | .  F0 F1 F2 I0 F3 I1 F4 I2 W0 F5 I3 W1 I4 W2 I5 W3 W4 W5',
@@ -299,12 +299,13 @@ test('an unknown schedule and an inFlight that grows are refused in one sentence
   assert.throws(
     () => program({ ...plan, stages }),
     new InputError(
-      'Stage 1 of the plan has inFlight 2, more than the 1 of stage 0, and both would wait for ever; lower it to 1, or raise the other to 2.',
+      'Stage 1 of the plan has inFlight 2, more than the 1 of stage 0, and both would wait for ever; lower it ' +
+        'to 1, or raise the other to 2.',
     ),
   );
 });
 
-test('what waits for a slow device is bounded: nobody is ever more than K_p micro-batches ahead of what comes back', () => {
+test('the queue before a slow device is bounded: at most K_p micro-batches are ahead of what comes back', () => {
   for (let seed = 0; seed < 300; seed++) {
     const plan = randomPlan(seed);
     for (const device of program(plan).devices) {

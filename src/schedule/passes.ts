@@ -126,8 +126,8 @@ export const payloads: {
 };
 
 /**
- * Whether a stage's passes take a payload: what stages give crosses every border, what the feed gives goes to one end of
- * the pipeline. Without a feed nobody takes inputs or labels.
+ * Whether a stage's passes take a payload: what stages give crosses every border, what the feed gives goes to one end
+ * of the pipeline. Without a feed nobody takes inputs or labels.
  */
 export function isTaken(payload: Payload, stage: number, stageCount: number, hasFeed: boolean): boolean {
   const { from, end } = payloads[payload];

@@ -21,7 +21,7 @@ function planOf(samples: readonly number[], microBatchCount: number): Plan {
   };
 }
 
-test('an update is immediate where one backward pass makes the gradients and nobody adds to them; a backward pass, where it comes next', () => {
+test('an update is immediate after a sole backward pass with nothing to add; a backward pass, if it comes next', () => {
   const answers = [planOf([4], 1), planOf([4], 2), planOf([3, 1], 1)].map((plan) =>
     program(plan).devices.map((device) => [device.device, isBackwardImmediate(device), isUpdateImmediate(device)]),
   );

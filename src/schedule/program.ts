@@ -43,8 +43,8 @@ export interface Send extends RoundOffset {
 }
 
 /**
- * Compute a pass of a micro-batch. With `layers`, one piece of a pass that makes weight gradients, which are then final;
- * pieces come deepest layers first.
+ * Compute a pass of a micro-batch. With `layers`, one piece of a pass that makes weight gradients, which are then
+ * final; pieces come deepest layers first.
  */
 export type Pass = {
   readonly [Kind in PassKind]: RoundOffset & {

@@ -20,8 +20,8 @@ export interface Schedule {
   /** Forwards before the first backward: the fewest micro-batches that a stage keeps without slowing the pipeline. */
   readonly forwardsAhead: StageCount;
   /**
-   * K_p, the most micro-batches that a stage keeps: 2(P − p) − 1 for 1f1b, M for gpipe; for zb-h1 the 2P − 1 of stage 0,
-   * of which a plan may give less, down to `forwardsAhead`.
+   * K_p, the most micro-batches that a stage keeps: 2(P − p) − 1 for 1f1b, M for gpipe; for zb-h1 the 2P − 1 of stage
+   * 0, of which a plan may give less, down to `forwardsAhead`.
    */
   readonly inFlight: StageCount;
   /** Whether K_p is the schedule's alone; otherwise a plan may choose it. */

@@ -126,7 +126,7 @@ for (const [title, lines, message] of mistakes)
 
 const deeper: PlanLayout = { ...plan, stages: plan.stages.map((stage) => ({ ...stage, inFlight: 3 })) };
 
-test('caught and named: a stage that wants activations two rounds ahead of one that sends one ahead and then waits', () => {
+test('caught: a stage that wants activations two rounds ahead of a stage that sends one ahead and then waits', () => {
   const broken = tick(a, 'b: ?A0+2←a F0+2 B0 !G0→a U');
   const message = /"\w" \(stage \d\) waits for ever at \S+: the program has a cycle of waits/;
   assert.throws(() => checkProgram(broken, deeper), message);

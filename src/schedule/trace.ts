@@ -1,5 +1,6 @@
 // Events of a round as a trace in the Trace Event Format, which ui.perfetto.dev and chrome://tracing open: a process
-// for each device, in it a row for computing, one for AllReduces that overlap with it and one for each link that it sends on.
+// for each device, with a row for computing, one for AllReduces that overlap with it and one for each link that it
+// sends on.
 
 import { isOverlapped, type ProgramEvent } from './program.ts';
 

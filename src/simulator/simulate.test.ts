@@ -191,7 +191,7 @@ test('the data device computes its own pieces without waiting', () => {
   );
 });
 
-test('a group reduces when its last member is done: eq. 5 over the slowest pair, and 2(|G| − 1) of the longest latency', () => {
+test('a group reduces when its last member is done: eq. 5 over the slowest pair, plus 2(|G| − 1) latencies', () => {
   const stages = [{ layers: [0, 3] as const, devices: ['a', 'b', 'c'], samples: [2, 1, 0], inFlight: 1 }];
   const pairs = [{ between: ['c', 'b'] as const, bandwidthMbps: 4, latencyMs: 2 }];
   const cluster: Cluster = { devices, links: { default: { bandwidthMbps: 8, latencyMs: 1 }, pairs } };
@@ -220,7 +220,7 @@ test('a group reduces when its last member is done: eq. 5 over the slowest pair,
   assert.equal(result.devices.c?.peakMemoryMiB, 14, 'weights and gradients only');
 });
 
-test('a last stage takes the time of a step where each backward follows its forward at once, and of two passes where it does not', () => {
+test('a last stage takes a step’s time if each backward follows its forward at once, else that of two passes', () => {
   const board = { forwardMs: [[1, 1, 1]], backwardMs: [[2, 2, 2]], stepMs: [[1, 2, 1.5]] };
   const timed: Profile = { ...profile, devices: { board } };
   const cluster: Cluster = { devices, links: { default: { bandwidthMbps: 1e9 } } };
@@ -306,7 +306,7 @@ test('a program that waits for ever is reported, not silently ended', () => {
   );
 });
 
-test('300 random rounds: each sample forward and backward once, nobody does two things at once, bytes and busy times add up', () => {
+test('300 random rounds: each sample passes once, no device does two things at once, bytes and times add up', () => {
   for (let seed = 0; seed < 300; seed++) {
     const plan = randomPlan(seed);
     const cluster = randomCluster(seed, plan);

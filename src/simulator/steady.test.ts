@@ -52,7 +52,7 @@ const both = (layout: PlanLayout): readonly number[] => {
   ];
 };
 
-test('by hand: one device has nothing to overlap; a pipeline waits for its first stage; an AllReduce runs while the next round fills the pipeline', () => {
+test('by hand: a device alone; a pipeline that waits for its first stage; an AllReduce during the next round', () => {
   assert.deepEqual(both(plan([['a']], 3)), [30, 30]);
   // a: F0 0–1, F1 1–2; b: F0 1–3, B0 3–7, F1 7–9, B1 9–13; a: B1 13–16, and the next round's F0 then.
   assert.deepEqual(both(plan([['a'], ['b']], 2)), [16, 16]);
@@ -61,7 +61,7 @@ test('by hand: one device has nothing to overlap; a pipeline waits for its first
   assert.deepEqual(both(plan([['a'], ['b', 'c']], 2)), [113, 112]);
 });
 
-test('no shorter than the busiest device or link takes for it, and hardly longer than a round alone: 300 random plans', () => {
+test('300 random plans: at least the busiest device’s or link’s time, and hardly more than a single round', () => {
   let shorterCount = 0;
   for (let seed = 0; seed < 300; seed++) {
     const layout = randomPlan(seed);

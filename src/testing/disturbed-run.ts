@@ -1,5 +1,5 @@
 // Training over four real worker processes that are to be disturbed, and the run that nobody disturbs, with which it is
-// compared. Used by tests and by bench/faults.mjs.
+// compared. Used by tests and by bench/faults.ts.
 
 import assert from 'node:assert/strict';
 import { mkdir, readdir, readFile, writeFile } from 'node:fs/promises';

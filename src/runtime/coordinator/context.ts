@@ -1,6 +1,6 @@
 // What the parts of a coordinator share: its links, the state of its machine, and the one way in for inputs. Every
-// decision about rounds, layouts and members is the machine's (machine.ts); the effects of a transition are performed by
-// whoever is given as `perform` (effects.ts).
+// decision about rounds, layouts and members is the machine's (machine.ts); `perform` (effects.ts) performs the effects
+// of a transition.
 
 import { RunError } from '../../errors.ts';
 import type { Frame, Link } from '../../transport/link.ts';

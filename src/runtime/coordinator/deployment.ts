@@ -35,8 +35,8 @@ export class Deployment {
   }
 
   /**
-   * Asks for a plan, which comes back as 'planned' unless another is asked for meanwhile. What is still on its way about
-   * the layout before is not heard any more.
+   * Asks for a plan, which comes back as 'planned' unless another is asked for meanwhile. Messages still on their way
+   * about the layout before are ignored from now on.
    */
   async plan(request: PlanRequest): Promise<void> {
     const context = this.#context;

@@ -50,7 +50,7 @@ class Drive {
     for (const device of ['a', 'b']) this.answer(device, answer);
   }
 
-  /** What the last input told to write, by round. */
+  /** The states to be written after the last input, by round. */
   get written(): readonly number[] {
     return this.effects.flatMap((effect) => (effect.kind === 'write-checkpoint' ? [effect.round] : []));
   }
@@ -71,7 +71,7 @@ const prepared = (round: number): Answer => ({
 });
 const lostPeer = (peer: string): Answer => ({ kind: 'lost-peer', peer, reason: 'reset' }) as Answer;
 
-test('a link that breaks while a layout is being established is made anew when the suspected device answers, be it after that', () => {
+test('a link that breaks while a layout is being established is made again once the suspected device answers', () => {
   const drive = deploying();
   drive.answer('a', lostPeer('b'));
   drive.both({ kind: 'deployed' });

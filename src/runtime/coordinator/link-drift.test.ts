@@ -39,7 +39,7 @@ const layoutsOf = ({ events }: MemoryCluster): string[] =>
 const isAbout = (value: number | undefined, expected: number): boolean =>
   value !== undefined && Math.abs(value / expected - 1) < 0.1;
 
-test('2 Mbps become 0.1: training goes on over another link, nobody is given up, and the link is used again when it is fast', {
+test('2 Mbps become 0.1: training continues over another link, all devices stay; the link is used again when fast', {
   timeout: 120_000,
 }, async () => {
   const clock = createVirtualClock();

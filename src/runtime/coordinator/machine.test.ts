@@ -70,7 +70,7 @@ const twoStages = (first: readonly string[], second: readonly string[]): Plan =>
   ],
 });
 
-test('a replica that leaves during training: the others go on from the round in progress, and nothing but its share moves', () => {
+test('a replica leaves during training: the others continue with the present round, and only its share moves', () => {
   const drive = gathered(stuck(new Drive(config), 'b'));
   drive.answerOf = (_device, _message, honest) => honest;
   drive.planFor = () => twoStages(['a'], ['c']);
@@ -96,7 +96,7 @@ test('a replica that leaves during training: the others go on from the round in 
   );
 });
 
-test('a stage that is lost whole comes from its copy, and what was computed since is computed again, but told once', () => {
+test('a stage lost whole comes from its copy; rounds since are computed again, but reported once', () => {
   const drive = new Drive({ ...config, endRound: 8, checkpointEvery: 100 });
   // c prepares rounds 0 to 3, and never 4. Its copy is on a, as it was after round 2.
   drive.answerOf = (device, message, honest) => {
@@ -124,7 +124,7 @@ test('a stage that is lost whole comes from its copy, and what was computed sinc
   );
 });
 
-test('a layout for which nothing travels releases at once what it came from; what nobody has any more comes from the checkpoint', () => {
+test('a layout that moves nothing releases its source at once; what no device has comes from the checkpoint', () => {
   const drive = new Drive({ ...config, replicateEvery: 0, endRound: 6, checkpointEvery: 100 });
   const alone = (device: string): Plan => ({
     ...plan,
@@ -155,7 +155,7 @@ test('a layout for which nothing travels releases at once what it came from; wha
   );
 });
 
-test('a device that was drained gives what it holds until the round behind it has committed, and its loss before is a loss', () => {
+test('a drained device provides its state until the next round has committed; until then it can be lost', () => {
   const start = (): Drive => {
     const drive = new Drive({ ...config, replicateEvery: 0, endRound: 9, checkpointEvery: 100 });
     drive.planFor = () => twoStages(['a'], ['c']);
@@ -235,7 +235,7 @@ test('the last device that leaves ends the run with one sentence', () => {
   assert.equal(drive.state.phase, 'ended');
 });
 
-test('a link that breaks between two live devices: all link anew; when it breaks again and again, one of them is put out', () => {
+test('a link breaks between live devices: all links are made again; if it keeps breaking, one device goes', () => {
   const drive = gathered(stuck(new Drive(config), 'b'));
   drive.planFor = (devices) => (devices.includes('c') ? plan : twoStages(['a'], ['b']));
   for (let count = 1; count <= 4; count++) {
@@ -252,7 +252,7 @@ test('a link that breaks between two live devices: all link anew; when it breaks
   assert.ok(drive.log.includes('changing to 0 from devices, 0 again: the link between a and c broke (reset)'));
 });
 
-test('a device that came later gets the model, links and a profile; then a better plan is looked for, and taken between two rounds', () => {
+test('a late device gets the model, links and a profile; then a better plan is taken between two rounds', () => {
   const drive = gathered(stuck(new Drive(config), 'b'));
   drive.input({ kind: 'joined', device: 'd' });
   assert.deepEqual(drive.log.filter((line) => line.endsWith('d') || line === 'consider').slice(-3), [
@@ -303,7 +303,7 @@ test('a number that is not finite never commits', () => {
   assert.equal(drive.log.filter((line) => line.startsWith('committed')).length, 1);
 });
 
-test('an answer out of turn, of another round, or given twice puts the device out; before training, it ends the run', () => {
+test('an answer out of turn, for another round, or twice removes the device; before training it ends the run', () => {
   const early = new Drive(config);
   early.answerOf = () => undefined;
   gathered(early);

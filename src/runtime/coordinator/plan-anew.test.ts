@@ -34,7 +34,7 @@ function smaller(devices: readonly string[]): Plan {
   return { planner: 'best', schedule: '1f1b', batchSize: 8, microBatchSize: 2, microBatchCount: 4, stages, predicted };
 }
 
-/** Devices without memory: no plan can be mended. */
+/** Devices without memory: light re-planning finds no plan. */
 function runWith(planAgain: MemoryRun['planAgain'], more: Partial<MemoryRun> = {}): MemoryRun {
   const net = regressionNet();
   const subject = subjectOf(net, 8);
@@ -62,7 +62,7 @@ const layoutsOf = ({ events }: MemoryCluster): string[] =>
     event.kind === 'deployment' ? [event.plan.stages.map(({ devices }) => devices.join('+')).join(' | ')] : [],
   );
 
-test('a loss that light re-planning cannot fix: the planner is asked, with what it is for, and its plan goes on where the run was', {
+test('a loss beyond light re-planning: the planner is asked, with the cause, and its plan continues the run', {
   timeout,
 }, async () => {
   const clock = createVirtualClock();

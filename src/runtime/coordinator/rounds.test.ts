@@ -40,7 +40,7 @@ function flight({ state }: Drive): readonly unknown[] {
 const granted = ['round→a', 'round→b', 'round→c'];
 const committed = ['commit→a', 'commit→b', 'commit→c'];
 
-test('with a window of 1 one round is granted ahead, and none may be prepared before the one in progress commits', () => {
+test('with a window of 1, one round is granted ahead, and none may be prepared before the present one commits', () => {
   const drive = inFlight(1);
   assert.deepEqual(flight(drive), [0, 1, 'abc', '']);
   assert.deepEqual(prepare(drive, 'a', 0), []);
@@ -51,7 +51,7 @@ test('with a window of 1 one round is granted ahead, and none may be prepared be
   );
 });
 
-test('with a window of 2 two rounds are granted ahead, and one may be prepared before the one in progress commits', () => {
+test('with a window of 2, two rounds are granted ahead, and one may be prepared before the present one commits', () => {
   const drive = inFlight(2);
   assert.deepEqual(flight(drive), [0, 2, 'abc', '']);
   for (const [device, round] of [

@@ -1,4 +1,4 @@
-// Rounds of the layout that stands: granted, fed, prepared and committed; pauses between them. Part of the coordinator's
+// Rounds of the present layout: granted, fed, prepared and committed; pauses between them. Part of the coordinator's
 // state machine; pure.
 //
 // A round commits on all devices or on none: when all have prepared it, all get the commit. Devices compute ahead:
@@ -141,7 +141,8 @@ function commit(config: MachineConfig, state: MachineState): Step {
   if (results.some((result) => !result.finite)) {
     return fail(
       state,
-      `the loss or a gradient of round ${round} is not a finite number: lower the learning rate (--lr) or clip gradients (--clip-norm)`,
+      `the loss or a gradient of round ${round} is not a finite number: lower the learning rate (--lr) or clip ` +
+        'gradients (--clip-norm)',
     );
   }
   const gradientScale = config.gradientScale(sum(results, (result) => result.squaredNorm));

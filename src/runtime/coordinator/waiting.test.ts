@@ -101,7 +101,7 @@ function sent(effects: readonly MachineEffect[]): readonly string[] {
   );
 }
 
-test('a device that cools down gets nothing until it has stayed for a while; if it leaves before, nobody has gone to any trouble', () => {
+test('a device that cools down gets nothing until it has stayed for a while; until then it may leave freely', () => {
   const inputs = [...toTraining, cooling];
   assert.deepEqual(sent(after(inputs).effects), []);
   assert.deepEqual(sent(after([...inputs, { kind: 'cooled', device: 'b' }]).effects), ['send-model b']);

@@ -1,5 +1,5 @@
 // What a device's memory has to hold besides eq. 3 (cluster/memory.ts): the process itself, and what the runtime keeps
-// of each layer. Measured with bench/lab.mjs; numbers and dates are in bench/results/2026-11-21-lab.md.
+// of each layer. Measured with bench/lab.ts; numbers and dates are in bench/results/2026-11-21-lab.md.
 
 import { defined } from '../../assert.ts';
 import type { LayerProfile } from '../../cluster/cluster.ts';

@@ -33,7 +33,8 @@ export async function runCluster(
   const { joinCode } = door;
   if (door.tls === undefined && !isOnThisMachine(cluster.host)) {
     const message =
-      'INSECURE: everything travels unencrypted, and anyone on the network can read and change it. Leave --insecure away.';
+      'INSECURE: everything travels unencrypted, and anyone on the network can read and change it. Leave ' +
+      '--insecure away.';
     options.hooks.observe({ kind: 'warning', message });
   }
   const remoteCount = options.machine.workerCount - cluster.localCount;
@@ -108,7 +109,8 @@ function serve(coordinator: Coordinator, door: Door, { host, port, clock }: Clus
       const verdict = await door.admit(hello, certificate, address);
       if (verdict.kind === 'refused' || hello.purpose === 'enrol' || factsSchema.safeParse(hello.facts).success)
         return verdict;
-      const reason = `the worker ${address} did not describe itself as this version expects: use the same version on both`;
+      const what = 'did not describe itself as this version expects: use the same version on both';
+      const reason = `the worker ${address} ${what}`;
       return { kind: 'refused', reason, retry: false };
     },
     onLink(link, hello) {

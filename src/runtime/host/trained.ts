@@ -37,7 +37,8 @@ async function readSettings(folder: string): Promise<ModelSettings> {
   } catch (error) {
     if (error instanceof InputError) throw error;
     throw new InputError(
-      `${folder} is not the folder of a run (it has no config.yaml): name the folder that --out or the run's last lines named.`,
+      `${folder} is not the folder of a run (it has no config.yaml): name the folder that --out or the run's ` +
+        'last lines named.',
     );
   }
 }

@@ -1,6 +1,6 @@
-// How often a layout's stages are copied, from what copies are seen to cost. What links have to spare
-// (planner/replan/replication.ts) says how often they can be at most; the devices' processors, which read, encrypt and
-// check every byte, are heard of only in the time that rounds take.
+// How often a layout's stages are copied, from the measured cost of copies. The links' spare capacity limits it from
+// above (planner/replan/replication.ts). What copies cost the devices' processors, which read, encrypt and check every
+// byte, shows only in the time that rounds take.
 
 import type { Clock } from '../../clock.ts';
 import { copyCostLimit } from '../../planner/replan/replication.ts';
@@ -8,11 +8,11 @@ import { median } from '../../statistics.ts';
 
 /** Rounds of each kind, with and without a copy under way, that are compared. */
 const comparedCount = 8;
-/** Where nearly all rounds have a copy under way, after this many they are made half as often. */
+/** If nearly all rounds have a copy under way, copies are made half as often after this many rounds. */
 const crowdedCount = 32;
 const mostEvery = 256;
 
-/** Rounds between copies, from those of a layout. */
+/** Chooses the number of rounds between copies from the durations of a layout's rounds. */
 export class CopyPace {
   readonly #clock: Clock;
   #leastEvery = 1;
@@ -27,7 +27,7 @@ export class CopyPace {
     this.#clock = clock;
   }
 
-  /** A new layout, with the fewest rounds between copies that its links allow and those that it begins with. */
+  /** A new layout: the fewest rounds between copies that its links allow, and the number that it starts with. */
   begin(leastEvery: number, firstEvery: number): void {
     this.#leastEvery = leastEvery;
     this.#every = firstEvery;
@@ -37,8 +37,8 @@ export class CopyPace {
   }
 
   /**
-   * A round has committed; `isCopying` says whether a copy is under way from now on. Returns the rounds between copies
-   * where they are others than before.
+   * A round has committed; `isCopying` says whether a copy is under way from now on. Returns the number of rounds
+   * between copies if it changes.
    */
   committed(isCopying: boolean): number | undefined {
     const nowMs = this.#clock.now();
@@ -55,7 +55,7 @@ export class CopyPace {
     return every;
   }
 
-  /** Undefined where there are too few rounds. */
+  /** Undefined if there are too few rounds to compare. */
   #judge(): number | undefined {
     if (this.#without.length < comparedCount)
       return this.#with.length < crowdedCount ? undefined : Math.min(mostEvery, 2 * this.#every);

@@ -73,7 +73,7 @@ test('another processor, quota or engine is another class, and so is a device of
   for (const { name, times } of devices) assert.equal(found.get(name), times, name);
 });
 
-test('a device of the class that is slower than noise makes it keeps its own times, and leaves the others theirs', () => {
+test('a device slower than its class by more than noise keeps its own times, and the others keep theirs', () => {
   const slow = measured(
     'slow',
     0,

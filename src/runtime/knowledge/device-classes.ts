@@ -15,14 +15,14 @@ export interface MeasuredDevice {
 }
 
 /**
- * A device whose whole model takes this many times as long as its class's median, or this many times less, is slower or
- * faster, not unlucky.
+ * A device whose whole model takes this many times as long as its class's median, or as much less, is really slower or
+ * faster: noise does not explain it.
  */
 const leastDifference = 1.35;
 
 /**
- * By device, its times: devices of one class share an object that holds the middle of what they measured, layer by layer;
- * all others have their own.
+ * By device, its times. Devices of one class share one object, which holds the middle of what they measured, layer by
+ * layer; all others have their own.
  */
 export function timesByClass(devices: readonly MeasuredDevice[]): ReadonlyMap<string, DeviceTimes> {
   const found = new Map(devices.map(({ name, times }) => [name, times]));

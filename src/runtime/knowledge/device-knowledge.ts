@@ -1,5 +1,5 @@
-// What is known of a run's devices: what they said when they joined, the links and profiles that they measured, and what
-// training has corrected since. It gives the planner's documents, a Cluster and a Profile.
+// What is known about a run's devices: the facts that they reported on joining, the links and profiles that they
+// measured, and what training has corrected since. Makes the planner's documents of it: a Cluster and a Profile.
 
 import { defined } from '../../assert.ts';
 import type { Cluster, DeviceTimes, LayerProfile, Profile } from '../../cluster/cluster.ts';
@@ -8,7 +8,7 @@ import { filterBytes, trainingMiB, withRuntimeBytes } from '../device/memory-nee
 import type { DeviceFacts } from '../protocol/device-facts.ts';
 import type { LinkMeasurement, ToCoordinator } from '../protocol/messages.ts';
 import { timesByClass } from './device-classes.ts';
-import { handlingByDevice, reducingByTimes, wireMbps, withHandling } from './link-costs.ts';
+import { reduceCostByTimes, transferCostByDevice, wireMbps, withTransferCosts } from './link-costs.ts';
 import { type LoweredBudget, MemoryBudgets } from './memory-budgets.ts';
 import type { PlanningOptions } from './planning-options.ts';
 
@@ -78,7 +78,7 @@ export class DeviceKnowledge {
   /** The cluster of these devices, as they have measured it and training has corrected it. */
   cluster(devices: readonly string[]): Cluster {
     const machines = devices.map((name) => defined(this.#facts.get(name), name).machine);
-    const carriedMbps = wireMbps(this.#measurements, handlingByDevice(this.#measurements));
+    const carriedMbps = wireMbps(this.#measurements, transferCostByDevice(this.#measurements));
     const pairs = devices.flatMap((from) =>
       (this.#measurements.get(from) ?? [])
         .filter(({ peer }) => devices.includes(peer))
@@ -110,7 +110,11 @@ export class DeviceKnowledge {
     }));
     const alike = timesByClass(measured.filter(({ name }) => !this.#corrected.has(name)));
     const times = new Map(measured.map(({ name, times: own }) => [name, alike.get(name) ?? own]));
-    return withHandling(times, handlingByDevice(this.#measurements), reducingByTimes(this.#measurements, times));
+    return withTransferCosts(
+      times,
+      transferCostByDevice(this.#measurements),
+      reduceCostByTimes(this.#measurements, times),
+    );
   }
 
   /** The profile of these devices, all of which have measured. */

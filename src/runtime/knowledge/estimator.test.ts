@@ -44,7 +44,7 @@ const many = (count: number, value: number): number[] => new Array<number>(count
 const busy = (all: Readonly<Record<string, readonly number[]>>): Readonly<Record<string, readonly DeviceRound[]>> =>
   Object.fromEntries(Object.entries(all).map(([device, values]) => [device, values.map((busyMs) => ({ busyMs }))]));
 
-test('a device at a quarter of its speed is seen when three quarters of its rounds say so; only its times change', () => {
+test('a device at a quarter of its speed is noticed after three quarters of its rounds; only its times change', () => {
   const rounds = (slowCount: number): readonly number[] => [...many(16 - slowCount, 20), ...many(slowCount, 80)];
   assert.deepEqual(refreshProfile(profile, plan, cluster, busy({ a: rounds(11), b: many(16, 30) })), {
     profile,

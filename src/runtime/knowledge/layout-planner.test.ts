@@ -7,7 +7,8 @@ import { steadyRoundMs } from '../../simulator/steady.ts';
 import { handPlan } from '../../testing/hand-plans.ts';
 import { machineConfig } from '../../testing/memory-cluster.ts';
 import { regressionNet, subjectOf } from '../../testing/training-subjects.ts';
-import { createVirtualClock } from '../../testing/virtual-clock.ts';
+import { createVirtualClock, type VirtualClock } from '../../testing/virtual-clock.ts';
+import type { RunEvent } from '../protocol/events.ts';
 import type { RoundResult } from '../protocol/messages.ts';
 import { LayoutPlanner } from './layout-planner.ts';
 
@@ -16,47 +17,60 @@ const plan: Plan = {
   ...handPlan({ schedule: '1f1b', cuts: [2], shares: [[4], [4]], microBatchCount: 2 }, 4),
   predicted: { roundMs: 1, samplesPerS: 1, peakMemoryMiB: {} },
 };
-/** Of a MiB; two activations and two gradients of 4 samples with 7 numbers cross in a round. */
+/** For each transferred MiB. In a round two activations and two gradients cross, each of 4 samples with 7 numbers. */
 const handlingMsPerMiB = 20_000;
 const handlingMs = (handlingMsPerMiB * 4 * 4 * 7 * 4) / 2 ** 20;
+const times = { forwardMs: [[1, 1, 1, 1]], backwardMs: [[2, 2, 2, 2]] };
+const subject = subjectOf(regressionNet(), 8);
+const layers = subject.sequence.layers.map(
+  ({ name }): LayerProfile => ({
+    name,
+    outputBytes: 28,
+    weightBytes: 4,
+    savedBytes: 4,
+    flops: 1,
+    batchDependent: false,
+  }),
+);
 
-test('rounds check the profile on the real stages: computing and bytes are corrected apart, and the profile is told, until it says the same', async () => {
-  const clock = createVirtualClock();
-  const [net, told, checked]: [ReturnType<typeof regressionNet>, Profile[], unknown[]] = [regressionNet(), [], []];
-  const subject = subjectOf(net, 8);
+/** A planner that has profiled a and b and measured the link between them. */
+function profiledPlanner(clock: VirtualClock, observe: (event: RunEvent) => void): LayoutPlanner {
   const machine = { ...machineConfig({ subject, machine: {} }, 2), batchSizesToProfile: [4] };
   const planner = new LayoutPlanner({
-    subject,
-    machine,
-    hooks: {
-      observe: (event) => {
-        if (event.kind === 'profile') told.push(event.profile);
-        if (event.kind === 'checked') checked.push(event);
-      },
-    },
-    clock,
+    ...{ subject, machine, clock },
+    hooks: { observe },
     plan: async () => plan,
     planAgain: async () => undefined,
   });
-  const layers = subject.sequence.layers.map(
-    ({ name }): LayerProfile => ({
-      name,
-      outputBytes: 28,
-      weightBytes: 4,
-      savedBytes: 4,
-      flops: 1,
-      batchDependent: false,
-    }),
-  );
-  const times = { forwardMs: [[1, 1, 1, 1]], backwardMs: [[2, 2, 2, 2]] };
   for (const device of ['a', 'b']) {
     planner.joined(device, { memoryMiB: 1000, cores: 1, engine: 'a test', machine: device });
     planner.profiled(device, { layers, times, cached: false });
   }
   const costs = { sendingMsPerMiB: handlingMsPerMiB, receivingMsPerMiB: handlingMsPerMiB };
   planner.measured('a', [{ peer: 'b', bandwidthMbps: 1000, latencyMs: 0, ...costs }]);
+  return planner;
+}
+
+/** The steady round that a profile with these times predicts, in milliseconds. */
+function predictedMs(devices: Profile['devices']): number {
+  const profile = { model: 'test', inputBytes: 0, labelBytes: 0, layers, batchSizes: [4], devices };
+  const cluster: Cluster = {
+    devices: ['a', 'b'].map((name) => ({ name, memoryMiB: 1000 })),
+    links: { default: { bandwidthMbps: 1000 } },
+  };
+  return steadyRoundMs(createSimulator(profile, cluster), program(plan), plan);
+}
+
+test('computing and transfers of the profile are corrected separately, announced until they predict rounds', async () => {
+  const clock = createVirtualClock();
+  const profiles: Profile[] = [];
+  const checked: unknown[] = [];
+  const planner = profiledPlanner(clock, (event) => {
+    if (event.kind === 'profile') profiles.push(event.profile);
+    if (event.kind === 'checked') checked.push(event);
+  });
   planner.begin(plan, 10);
-  /** A minute of rounds in which a computes for so long, and its bytes take so much of what they should. */
+  /** A minute of rounds in which a computes for `computeMs`, and its bytes cost this part of what was measured. */
   const train = async (computeMs: number, bytes: number): Promise<void> => {
     for (let round = 0; round < 60; round++) {
       await clock.runUntil(new Promise<void>((resolve) => clock.after(1000, resolve)));
@@ -71,31 +85,20 @@ test('rounds check the profile on the real stages: computing and bytes are corre
     assert.ok(Math.abs((value ?? 0) / expected - 1) < 1e-9, `${value} instead of ${expected}`);
 
   await train(12, 1);
-  assert.equal(told.length, 0, 'all is as it was measured');
-  const cluster: Cluster = {
-    devices: ['a', 'b'].map((name) => ({ name, memoryMiB: 1000 })),
-    links: { default: { bandwidthMbps: 1000 } },
-  };
-  const device = { ...times, handlingMsPerMiB };
-  const measured = {
-    model: 'test',
-    inputBytes: 0,
-    labelBytes: 0,
-    layers,
-    batchSizes: [4],
-    devices: { a: device, b: device },
-  };
-  const roundMs = (profile: Profile): number => steadyRoundMs(createSimulator(profile, cluster), program(plan), plan);
-  assert.deepEqual(checked, [{ kind: 'checked', roundMs: roundMs(measured), plannedMs: 1 }]);
+  assert.equal(profiles.length, 0, 'all is as it was measured');
+  const measured = { ...times, handlingMsPerMiB };
+  const measuredMs = predictedMs({ a: measured, b: measured });
+  assert.deepEqual(checked, [{ kind: 'checked', roundMs: measuredMs, plannedMs: 1 }]);
   await train(18, 0.5);
-  assert.equal(told.length, 1, 'what was corrected predicts the rounds that come');
-  const { a, b } = told[0]?.devices ?? {};
+  assert.equal(profiles.length, 1, 'the corrected profile predicts the following rounds');
+  const { a, b } = profiles[0]?.devices ?? {};
   near(a?.forwardMs[0]?.[0], 1.5);
   near(a?.backwardMs[0]?.[3], 3);
   near(a?.handlingMsPerMiB, handlingMsPerMiB / 2);
-  assert.deepEqual(b, { ...times, handlingMsPerMiB });
+  assert.deepEqual(b, measured);
   assert.equal(checked.length, 1, 'a layout is checked once');
   planner.begin(plan, 10);
   await train(18, 0.5);
-  assert.deepEqual(checked.slice(1), [{ kind: 'checked', roundMs: roundMs(told.at(-1) as Profile), plannedMs: 1 }]);
+  const roundMs = predictedMs(profiles.at(-1)?.devices ?? {});
+  assert.deepEqual(checked.slice(1), [{ kind: 'checked', roundMs, plannedMs: 1 }]);
 });

@@ -24,7 +24,7 @@ import { CoolDown, isWorthwhile } from './reconsider.ts';
 import { withNames } from './renamed-plan.ts';
 import { Reserve } from './reserve.ts';
 
-/** Rounds between copies where no profile tells what they cost. */
+/** Rounds between copies if no profile gives their cost. */
 const unprofiledCopyEvery = 10;
 
 /**
@@ -150,7 +150,7 @@ export class LayoutPlanner {
     return Math.max(2, this.#linksEvery(plan, devices) ?? unprofiledCopyEvery);
   }
 
-  /** Rounds between copies that cost little by the links, where a profile tells it. */
+  /** The fewest rounds between copies at which they cost the links little, if a profile gives the cost. */
   #linksEvery(plan: Plan, devices: readonly string[]): number | undefined {
     if (!this.#known.isProfiled(devices)) return undefined;
     const optimizerState = optimizerStateCount(this.#options.subject.training);
@@ -211,13 +211,13 @@ export class LayoutPlanner {
   }
 
   /**
-   * Notes how long a round took. Now and then the times of devices are corrected by it, and the profile is announced
-   * anew, the first time with what a round takes by it; where another plan may be better with these, returns the devices and
-   * links that have become much slower or faster, if any.
+   * Notes how long a round took. From time to time this corrects the devices' times, and the profile is announced
+   * again, the first time with the round time that it predicts. If another plan may now be better, returns the devices
+   * and links that have become much slower or faster, which may be none.
    */
   computed(results: Readonly<Record<string, RoundResult>>, plan: Plan): Drift | undefined {
     const devices = [...new Set(plan.stages.flatMap((stage) => stage.devices))];
-    // Nothing is kept of rounds that nobody will look at.
+    // Without re-planning, rounds are not recorded.
     if (this.#options.planAgain === undefined || !this.#known.isProfiled(devices) || !this.#driftWatch.add(results))
       return undefined;
     const { profile, factors, links, changes } = this.#driftWatch.look(

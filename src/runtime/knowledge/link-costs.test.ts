@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { DeviceTimes } from '../../cluster/cluster.ts';
 import type { LinkMeasurement } from '../protocol/messages.ts';
-import { handlingByDevice, reducingByTimes, wireMbps, withHandling } from './link-costs.ts';
+import { reduceCostByTimes, transferCostByDevice, wireMbps, withTransferCosts } from './link-costs.ts';
 
 /** Some device's times; an object of its own for each. */
 function timesOf(ms: number): DeviceTimes {
@@ -17,7 +17,7 @@ test('what links cost a device is the least of what it sent with, and of what it
     sendingMsPerMiB,
     receivingMsPerMiB,
   });
-  const costs = handlingByDevice(
+  const costs = transferCostByDevice(
     new Map([
       ['a', [link('b', 2, 10), link('c', 4, 20), { peer: 'd', bandwidthMbps: 1, latencyMs: 0 }]],
       ['b', [link('c', 6, 40)]],
@@ -46,17 +46,17 @@ test('what an AllReduce costs devices of a class is the median of their own link
     ['b', [link('c', 12, 28), link('d', 11, 24)]],
     ['stranger', [link('a', 1, 1)]],
   ]);
-  const found = reducingByTimes(measurements, times);
+  const found = reduceCostByTimes(measurements, times);
   assert.deepEqual(
     [...found],
     [[kind, (12 + 26) / 2]],
     'not of the links to others, nor for a device that has no equal',
   );
   const silent = new Map([['a', [{ peer: 'b', bandwidthMbps: 1, latencyMs: 0 }]]]);
-  assert.equal(reducingByTimes(silent, times).size, 0);
+  assert.equal(reduceCostByTimes(silent, times).size, 0);
 });
 
-test('a link that a processor held up counts as fast as that processor usually is, a slow one as it was measured', () => {
+test('a link held up by a processor is as fast as that processor usually is, a slow link as it was measured', () => {
   const costs = new Map([
     ['a', 10],
     ['b', 20],
@@ -95,7 +95,7 @@ test('links that carried the same were held up by no processor, whatever else it
     ['a', [link('b', 97.6, 43), link('c', 95.2, 44), link('d', 95.9, 36)]],
     ['b', [link('c', 95.5, 42), link('d', 80, 45)]],
   ]);
-  const costs = handlingByDevice(even);
+  const costs = transferCostByDevice(even);
   const mbpsOf = (all: ReadonlyMap<string, readonly LinkMeasurement[]>): number[] =>
     [...all].flatMap(([device, links]) => links.map((one) => Math.round(wireMbps(all, costs)(device, one) * 10) / 10));
   assert.deepEqual(
@@ -123,7 +123,7 @@ test('devices that share their times share what links cost them', () => {
     ['b', 20],
     ['c', 4],
   ]);
-  const found = withHandling(times, costs, new Map([[kind, 18]]));
+  const found = withTransferCosts(times, costs, new Map([[kind, 18]]));
   assert.deepEqual(found.get('a'), { ...kind, handlingMsPerMiB: 15, reducingMsPerMiB: 18 });
   assert.equal(found.get('a'), found.get('b'));
   const { frameMs = Number.NaN, ...rest } = found.get('c') ?? other;
@@ -131,6 +131,6 @@ test('devices that share their times share what links cost them', () => {
   assert.ok(Math.abs(frameMs - 0.65) < 1e-9, 'a frame costs what 1.3 passes do');
   assert.equal(found.get('d'), third);
   const corrected = { ...other, handlingMsPerMiB: 3, passMs: 1 };
-  const again = withHandling(new Map([['c', corrected]]), costs, new Map()).get('c');
+  const again = withTransferCosts(new Map([['c', corrected]]), costs, new Map()).get('c');
   assert.equal(again, corrected, 'what training has found stays');
 });

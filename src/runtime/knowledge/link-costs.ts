@@ -1,5 +1,5 @@
-// What a device's links cost its processor and what they carry by themselves, from measurements in which processors at
-// both ends took part.
+// What transfers cost a device's processor, and what a link carries when no processor holds it up, both from
+// measurements in which the processors at the two ends took part.
 
 import type { DeviceTimes } from '../../cluster/cluster.ts';
 import { knowsLinks, withLinkCosts } from '../../cluster/overhead.ts';
@@ -11,10 +11,10 @@ function note(into: Map<string, number[]>, device: string, ms: number | undefine
 }
 
 /**
- * By device: what its links cost it, in milliseconds of computing a MiB. The least of what was measured: code that
- * moves bytes becomes fast only while it does.
+ * By device: what a transferred MiB costs its processor, in milliseconds. The least that was measured: the code that
+ * moves bytes becomes fast only while it runs.
  */
-export function handlingByDevice(
+export function transferCostByDevice(
   measurements: ReadonlyMap<string, readonly LinkMeasurement[]>,
 ): ReadonlyMap<string, number> {
   const sending = new Map<string, number[]>();
@@ -25,22 +25,23 @@ export function handlingByDevice(
       note(receiving, peer, receivingMsPerMiB);
     }
   }
-  // What is handed on was received as much again: gradients go the way of activations.
+  // A device sends as many bytes as it receives (gradients go back where activations came from): the mean of both.
   const costs = [...new Set([...sending.keys(), ...receiving.keys()])].map((device): [string, number] => {
-    const ways = [sending.get(device), receiving.get(device)]
+    const directions = [sending.get(device), receiving.get(device)]
       .filter((values) => values !== undefined)
       .map((values) => Math.min(...values));
-    return [device, mean(ways)];
+    return [device, mean(directions)];
   });
   return new Map(costs);
 }
 
 /**
- * By their times, what a MiB of an AllReduce costs devices that share them: of the links between these, which
- * processors of one kind work at both ends of and hold each other up: the median, since all of it is paid. Devices that
- * share their times with nobody are not in it.
+ * What a MiB of an AllReduce costs the devices that share one `DeviceTimes`, in milliseconds of their processors, by
+ * that object: the median over the links between them. The median and not the least, because there the processors at
+ * both ends are alike and hold each other up, and all of that is paid. A device that shares its times with no other is
+ * missing.
  */
-export function reducingByTimes(
+export function reduceCostByTimes(
   measurements: ReadonlyMap<string, readonly LinkMeasurement[]>,
   times: ReadonlyMap<string, DeviceTimes>,
 ): ReadonlyMap<DeviceTimes, number> {
@@ -51,45 +52,46 @@ export function reducingByTimes(
     if (of !== undefined && inside.length > 0) links.set(of, [...(links.get(of) ?? []), ...inside]);
   }
   const costs = [...links].map(([of, inside]): [DeviceTimes, number] => {
-    const ways = (['sendingMsPerMiB', 'receivingMsPerMiB'] as const).map((key) =>
+    const directions = (['sendingMsPerMiB', 'receivingMsPerMiB'] as const).map((key) =>
       inside.map(({ [key]: ms }) => ms).filter((ms) => ms !== undefined),
     );
-    return [of, mean(ways.filter((values) => values.length > 0).map((values) => median(values)))];
+    return [of, mean(directions.filter((values) => values.length > 0).map((values) => median(values)))];
   });
   return new Map(costs.filter(([, ms]) => !Number.isNaN(ms)));
 }
 
 /**
- * Processors at both ends that together work for this part of the time in which a link is measured are what holds it
- * up: under quotas they do by turns.
+ * The processors at both ends hold a link up if together they work for this part of the time in which it is measured
+ * (under quotas they work by turns).
  */
 const cpuBoundShare = 0.7;
 /**
- * Processors do not work so evenly: where at least half of the links, and so many, carried as much as the fastest, up
- * to this part, something else says how much.
+ * If at least half of the links, and at least `leastEvenCount`, carried this part of what the fastest carried, it was
+ * not the processors that held them up: processors do not work that evenly.
  */
-const [alike, leastAlike] = [0.97, 3];
+const evenPart = 0.97;
+const leastEvenCount = 3;
 /** Milliseconds a MiB at `value` Mbps, and Mbps at `value` milliseconds a MiB. */
 const inverse = (value: number): number => (2 ** 20 * 8) / (value * 1000);
 
-/** Whether processors at its ends held a link up while it was measured. */
+/** Whether the processors at its ends held a link up while it was measured. */
 function isCpuBound({ bandwidthMbps, sendingMsPerMiB = 0, receivingMsPerMiB = 0 }: LinkMeasurement): boolean {
   return (sendingMsPerMiB + receivingMsPerMiB) / inverse(bandwidthMbps) >= cpuBoundShare;
 }
 
-/** Which of the links no processor held up. */
+/** Returns whether a link was measured without being held up by a processor. */
 function freeLinks(links: readonly LinkMeasurement[]): (link: LinkMeasurement) => boolean {
-  const evenMbps = alike * Math.max(...links.map(({ bandwidthMbps }) => bandwidthMbps));
+  const evenMbps = evenPart * Math.max(...links.map(({ bandwidthMbps }) => bandwidthMbps));
   const evenCount = links.filter(({ bandwidthMbps }) => bandwidthMbps >= evenMbps).length;
-  const isEven = evenCount >= Math.max(leastAlike, links.length / 2);
+  const isEven = evenCount >= Math.max(leastEvenCount, links.length / 2);
   return (link) => !isCpuBound(link) || (isEven && link.bandwidthMbps >= evenMbps);
 }
 
 /**
- * What links carry by themselves, in Mbps. Where a processor at its ends held a link up, one short measurement says
- * little of it: it is taken for as fast as those processors usually are, which are counted separately, but for no faster
- * than the fastest of either end's links that none held up. Links that carried the same are none of these, however hard
- * processors worked. `costs`: see handlingByDevice.
+ * What links carry by themselves, in Mbps. If a processor held a link up, one short measurement says little about the
+ * link: it is assumed to carry what its ends' processors usually manage (their cost is counted separately), but no more
+ * than the fastest link of either end that no processor held up. Links that carried the same as most others count as
+ * not held up, however hard the processors worked. `costs`: see transferCostByDevice.
  */
 export function wireMbps(
   measurements: ReadonlyMap<string, readonly LinkMeasurement[]>,
@@ -111,13 +113,14 @@ export function wireMbps(
 }
 
 /**
- * The times with what links cost, but for those that say it already: training corrected them. Devices that share an
- * object share the middle of their costs. `costs`: see handlingByDevice; `reducing`: see reducingByTimes.
+ * Device times completed with what transfers cost. Times that training has corrected already contain it and stay as
+ * they are. Devices that share one `DeviceTimes` get the middle of their costs. `costs`: see transferCostByDevice;
+ * `reduceCosts`: see reduceCostByTimes.
  */
-export function withHandling(
+export function withTransferCosts(
   times: ReadonlyMap<string, DeviceTimes>,
   costs: ReadonlyMap<string, number>,
-  reducing: ReadonlyMap<DeviceTimes, number>,
+  reduceCosts: ReadonlyMap<DeviceTimes, number>,
 ): ReadonlyMap<string, DeviceTimes> {
   const sharers = new Map<DeviceTimes, number[]>();
   for (const [device, of] of times) {
@@ -127,7 +130,7 @@ export function withHandling(
   const found = new Map(
     [...sharers].map(([of, perMiB]) => [
       of,
-      withLinkCosts(of, { transferMsPerMiB: middle(perMiB), reduceMsPerMiB: reducing.get(of) }),
+      withLinkCosts(of, { transferMsPerMiB: middle(perMiB), reduceMsPerMiB: reduceCosts.get(of) }),
     ]),
   );
   return new Map([...times].map(([device, of]) => [device, found.get(of) ?? of]));

@@ -68,7 +68,7 @@ function watchAt(): {
   };
 }
 
-test('a link of a twentieth of its bandwidth is told with it, once, and planned with from then on', () => {
+test('a link of a twentieth of its bandwidth is reported once, and planned with from then on', () => {
   const { watch, report } = watchAt();
   report('a', 'b', 5, 6, 5, 5);
   assert.deepEqual(watch.look(profileWith(), plan, cluster), [], 'four reports');
@@ -107,7 +107,7 @@ test('a slow link that no round waits for, or whose bytes keep the processors at
   assert.equal(watch.look(profileWith(300), plan, cluster).length, 1);
 });
 
-test('a slow link that is used tells by itself when it is faster, one that is not is to be measured again, more and more rarely', () => {
+test('a slow link in use shows that it has become faster; an unused one is measured again, ever less often', () => {
   const { watch, report, pass } = watchAt();
   const slow = Array.from({ length: 5 }, () => 5);
   report('a', 'b', ...slow);

@@ -1,6 +1,6 @@
-// Whether links carry less than was measured before training, from the rates that rounds report, and whether those that
-// do carry more again. A link that no layout uses any more shows nothing: it is to be measured again now and then, more
-// and more rarely while it stays slow.
+// Finds links that have become slower than measured before training, and slow ones that have recovered, from the rates
+// that rounds report. A slow link that no layout uses any more reports nothing: it is measured again from time to time,
+// less and less often while it stays slow.
 
 import { defined } from '../../assert.ts';
 import type { Clock } from '../../clock.ts';
@@ -13,7 +13,7 @@ import { createSimulator } from '../../simulator/simulate.ts';
 import { quartiles } from '../../statistics.ts';
 import type { LinkChange } from '../protocol/events.ts';
 
-/** A cluster as its user describes it, with links no faster than the last that is known of each of them. */
+/** A cluster as its user describes it, with each link no faster than the last change says. */
 export function withLinks(cluster: Cluster, changes: readonly LinkChange[]): Cluster {
   const last = new Map(changes.map((change) => [keyOf(change.between), change]));
   const names = new Set(cluster.devices.map(({ name }) => name));
@@ -32,31 +32,31 @@ export function withLinks(cluster: Cluster, changes: readonly LinkChange[]): Clu
   return { ...cluster, links: { ...cluster.links, pairs: [...others, ...pairs] } };
 }
 
-/** What rounds report: by peer, the Mbps that a device's link to it carried while it was busy. */
+/** What a device reports after a round: by peer, the Mbps that its link to that peer carried while it was busy. */
 export type LinkRates = Readonly<Record<string, number>>;
 
-/** Fewer reports say nothing. */
+/** With fewer reports a link is not judged. */
 const leastReportCount = 5;
-/** Between these a link stands: devices that are busy take their time with what arrives. */
+/** A link has changed only if its rate is outside these multiples: busy devices read late what has arrived. */
 const [slower, faster] = [0.5, 2];
-/** A link also stands whose bytes take at most this many times as long on the way as on the processors at its ends. */
-const handlingFactor = 4;
-/** A slow link that makes rounds longer by less than this part is let be. */
-const leastLoss = 0.05;
-/** From the second on, a link is measured again after twice as long. */
+/** A link is not slow if its bytes take less than this many times as long on the way as on its ends' processors. */
+const transferCostFactor = 4;
+/** A slow link that makes rounds longer by at most this part is ignored. */
+const leastSlowdown = 0.05;
+/** A slow link is measured again after the first of these, then each time after twice as long, up to the second. */
 const [firstWaitMs, longestWaitMs] = [30_000, 600_000];
 const mibMs = (mbps: number): number => (2 ** 20 * 8) / (mbps * 1000);
 
 interface SlowLink {
   readonly between: readonly [string, string];
   readonly mbps: number;
-  /** Before training. */
+  /** What it carried before training. */
   readonly measuredMbps: number;
   readonly waitMs: number;
   readonly askAtMs: number;
 }
 
-/** The links of a run. */
+/** Judges the links of one run. */
 export class LinkWatch {
   readonly #clock: Clock;
   readonly #slow = new Map<string, SlowLink>();
@@ -66,17 +66,17 @@ export class LinkWatch {
     this.#clock = clock;
   }
 
-  /** What was reported before is forgotten. */
+  /** Forgets all reports. */
   begin(): void {
     this.#reports.clear();
   }
 
-  /** The links of a device were measured as before training. */
+  /** The links of a device have been measured afresh, as before training: none of them counts as slow. */
   measured(device: string): void {
     for (const [key, { between }] of this.#slow) if (between.includes(device)) this.#slow.delete(key);
   }
 
-  /** Notes what a device says of its links after a round. */
+  /** Notes what a device reports after a round. */
   add(device: string, rates: LinkRates): void {
     for (const [peer, mbps] of Object.entries(rates)) {
       const key = `${device} ${peer}`;
@@ -86,7 +86,7 @@ export class LinkWatch {
     }
   }
 
-  /** The cluster as it was measured, with slow links as they are now. */
+  /** The cluster as measured, with the present rates of its slow links. */
   corrected(cluster: Cluster): Cluster {
     if (this.#slow.size === 0) return cluster;
     const pairs = (cluster.links.pairs ?? []).map((pair) => {
@@ -97,8 +97,8 @@ export class LinkWatch {
   }
 
   /**
-   * Links that carry otherwise than `cluster` (a corrected one) says, by what was reported since `begin`; from now on
-   * `corrected` knows.
+   * Links whose rate differs from what `cluster` (a corrected one) says, judged from the reports since `begin`. From
+   * now on `corrected` contains these changes.
    */
   look(profile: Profile, plan: Plan, cluster: Cluster): readonly LinkChange[] {
     const changes: LinkChange[] = [];
@@ -112,7 +112,7 @@ export class LinkWatch {
     return changes;
   }
 
-  /** What a link carries now, where that is no longer what it was planned with. The slower direction counts. */
+  /** What a link carries now, in Mbps; undefined if it has not changed. The slower direction counts. */
   #judge(between: readonly [string, string], profile: Profile, cluster: Cluster): number | undefined {
     const [from, to] = between;
     const directions = [`${from} ${to}`, `${to} ${from}`]
@@ -126,7 +126,7 @@ export class LinkWatch {
       Math.min(a[2], b[2]),
     ]);
     const beforeMbps = bandwidth(cluster, between);
-    if (high < slower * beforeMbps && mibMs(median) >= handlingFactor * handling(profile, cluster, between))
+    if (high < slower * beforeMbps && mibMs(median) >= transferCostFactor * transferCost(profile, cluster, between))
       return median;
     const slow = this.#slow.get(keyOf(between));
     return slow !== undefined && low > faster * beforeMbps ? Math.min(slow.measuredMbps, median) : undefined;
@@ -144,7 +144,7 @@ export class LinkWatch {
     return { between, beforeMbps, mbps };
   }
 
-  /** Slow links whose time has come to be measured again. */
+  /** Slow links that are due to be measured again. */
   due(): readonly (readonly [string, string])[] {
     const nowMs = this.#clock.now();
     const due = [...this.#slow.values()].filter(({ askAtMs }) => askAtMs <= nowMs);
@@ -155,7 +155,7 @@ export class LinkWatch {
     return due.map(({ between }) => between);
   }
 
-  /** A slow link was measured again; undefined where it is as slow as before. */
+  /** A slow link was measured again. Returns undefined if it is as slow as before. */
   measuredAgain(between: readonly [string, string], mbps: number): LinkChange | undefined {
     const slow = this.#slow.get(keyOf(between));
     if (slow === undefined || mbps <= faster * slow.mbps) return undefined;
@@ -172,13 +172,13 @@ function bandwidth(cluster: Cluster, [from, to]: readonly [string, string]): num
   return table.bandwidthMbps(table.deviceIndex(from), table.deviceIndex(to));
 }
 
-/** Milliseconds of computing that a MiB costs the busier of two devices, where that is known. */
-function handling(profile: Profile, cluster: Cluster, between: readonly [string, string]): number {
+/** What a MiB costs the processor of the link's busier end, in milliseconds. */
+function transferCost(profile: Profile, cluster: Cluster, between: readonly [string, string]): number {
   const ends = cluster.devices.filter(({ name }) => between.includes(name));
   return Math.max(...ends.map((device) => overheadOf(deviceTimes(profile, device)).transferMsPerMiB));
 }
 
-/** Whether rounds of the plan are longer with such a link. */
+/** Whether the plan's rounds become longer by more than `leastSlowdown` with the link at `mbps`. */
 function isFelt(
   profile: Profile,
   plan: Plan,
@@ -192,5 +192,5 @@ function isFelt(
   const [beforeMs, afterMs] = [cluster, slowed].map(
     (world) => createSimulator(profile, world)(program(plan), plan, { events: false }).roundMs,
   );
-  return defined(afterMs, 'a time') > (1 + leastLoss) * defined(beforeMs, 'a time');
+  return defined(afterMs, 'a time') > (1 + leastSlowdown) * defined(beforeMs, 'a time');
 }

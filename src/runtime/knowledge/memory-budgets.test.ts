@@ -110,7 +110,7 @@ function lowered({ events }: MemoryCluster): unknown[] {
   return events.filter((event) => event.kind === 'memory-lowered');
 }
 
-test('a device that was killed for want of memory comes back: it is told, and plans count on half of what it had to hold', {
+test('a device killed for lack of memory returns: it is announced, and plans use half of what it had to hold', {
   timeout,
 }, async () => {
   const clock = createVirtualClock();
@@ -168,7 +168,7 @@ async function plannerAfterKill(from: Plan, isGiven: boolean): Promise<LayoutPla
 const shapeOf = (plan: Plan | undefined): string | undefined =>
   plan?.stages.map(({ devices }) => devices.join('+')).join(' | ');
 
-test('it takes the place of a lost device only for what is predicted to fit; for what nobody knows if it is the last one left', async () => {
+test('it replaces a lost device if that is predicted to fit, or without a prediction if it is the last', async () => {
   const straight = handPlan({ schedule: '1f1b', cuts: [2], shares: [[4], [4]], microBatchCount: 2 }, 4);
   const planWith = (peakMemoryMiB: Record<string, number>): Plan => ({
     ...straight,

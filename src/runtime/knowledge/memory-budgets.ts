@@ -1,22 +1,22 @@
-// What plans count on of devices' memory, in this run. A device whose process the system killed for want of memory is
-// counted on for less when it comes back, so that it does not happen a second time. What devices say of themselves is
-// all that is known: how much memory they have, and how often their control group has lost a process to its limit.
+// How much of each device's memory plans may use in this run. A device whose process the system killed for lack of
+// memory gets a lower budget when it returns, so that it is not killed again. The only evidence is what devices report:
+// how much memory they have, and how many processes their control group has lost to its limit.
 
 import type { Plan } from '../../cluster/cluster.ts';
 import type { DeviceFacts } from '../protocol/device-facts.ts';
 
 /**
- * A device comes back to this part of what it could not hold. Besides what a plan predicts there is what the process takes
- * for itself, and whatever else runs in its group, and nobody knows how much that is: less caution would often cost
- * another kill, and each costs all devices a recovery.
+ * A killed device's new budget, as a part of what it could not hold. The process itself and whatever else runs in its
+ * group need memory too, an unknown amount on top of what a plan predicts. With less caution the device would often be
+ * killed again, and each kill costs all devices a recovery.
  */
 const loweredTo = 0.5;
 
 /** A budget that was lowered. */
 export interface LoweredBudget {
-  /** What it was: what the device has, or what was predicted for it when it was killed, whichever is less. */
+  /** The budget before: what the device has, or what was predicted for it when it was killed, whichever is less. */
   readonly fromMiB: number;
-  /** 0: it was killed before it had any work, and is given none. */
+  /** 0: it was killed before it had any work, and gets none. */
   readonly toMiB: number;
   /** Kills in its control group that it had not reported before. */
   readonly killCount: number;
@@ -24,9 +24,9 @@ export interface LoweredBudget {
 
 interface Known {
   readonly facts: DeviceFacts;
-  /** Undefined: all that it has. */
+  /** Undefined: all the memory that it has. */
   readonly budgetMiB: number | undefined;
-  /** It vanished without a word, with so much to hold. */
+  /** What it had to hold when it vanished without a message; undefined if it has not vanished. */
   readonly heldMiB: number | undefined;
 }
 
@@ -35,7 +35,8 @@ export class MemoryBudgets {
   readonly #devices = new Map<string, Known>();
 
   /**
-   * A device has joined. Returns how its budget was lowered, if it was. One that has got more memory since begins anew.
+   * A device has joined. Returns how its budget was lowered, if it was. A device with more memory than before starts
+   * again without a limit.
    */
   joined(device: string, facts: DeviceFacts): LoweredBudget | undefined {
     const before = this.#devices.get(device);
@@ -47,15 +48,15 @@ export class MemoryBudgets {
   }
 
   /**
-   * A device has vanished without a word. `heldMiB`: what it was to hold; by default, where nobody knows, all of its
-   * budget. 0: it had no work yet.
+   * A device has vanished without a message. `heldMiB`: what it had to hold, 0 if it had no work yet; if that is
+   * unknown, by default, its whole budget.
    */
   vanished(device: string, heldMiB: number = Number.POSITIVE_INFINITY): void {
     const known = this.#devices.get(device);
     if (known !== undefined) this.#devices.set(device, { ...known, heldMiB });
   }
 
-  /** What plans may count on, of `memoryMiB`. */
+  /** How much of `memoryMiB` plans may use. */
   withinMiB(device: string, memoryMiB: number): number {
     return Math.min(memoryMiB, this.#devices.get(device)?.budgetMiB ?? memoryMiB);
   }
@@ -77,7 +78,7 @@ function lower(
   return { fromMiB, toMiB: loweredTo * fromMiB, killCount };
 }
 
-/** What a device was to hold in these layouts; undefined where it has no part in them, or nothing was predicted. */
+/** The most that these layouts predict for a device; undefined if none of them contains it or has a prediction. */
 export function predictedMiB(device: string, plans: readonly (Plan | undefined)[]): number | undefined {
   const found = plans.flatMap((plan) => plan?.predicted.peakMemoryMiB[device] ?? []);
   return found.length === 0 ? undefined : Math.max(...found);

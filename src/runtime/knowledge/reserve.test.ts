@@ -28,7 +28,7 @@ function filled(missing = 0): { readonly reserve: Reserve; readonly asked: strin
   return { reserve, asked };
 }
 
-test('one plan each time, that of the device with the most layers first; then each loss has its answer, which may be that there is none', () => {
+test('one plan at a time, the loss of the device with the most layers first, until each loss has its answer', () => {
   const { reserve, asked } = filled();
   assert.deepEqual(asked, ['b: a,c', 'a: b,c', 'c: a,b']);
   assert.equal(
@@ -58,7 +58,7 @@ test('an answer is given for exactly that layout, loss and rest, and only as lon
   assert.equal(reserve.take(other, { lost: ['b'], devices: ['a', 'c'] }), undefined);
 });
 
-test('each plan is told once, as long as it holds', () => {
+test('each plan is announced once, as long as it holds', () => {
   const { reserve } = filled();
   assert.deepEqual([reserve.announce(), reserve.announce(), reserve.announce()], [planOf('a'), planOf('c'), undefined]);
   const other = filled(1).reserve;
@@ -73,15 +73,15 @@ test('a fault of the planner is not an answer', () => {
   assert.throws(() => new Reserve().add(from, devices, broken), new TypeError('a mistake'));
 });
 
-test('when more is known, each loss is asked for again, with the plan that devices know of; what they know is not told again', () => {
+test('with new knowledge each loss is planned again, and only plans new to the devices are announced', () => {
   const { reserve } = filled();
   assert.deepEqual(reserve.announce(), planOf('a'));
   reserve.outdate();
   assert.equal(reserve.take(from, { lost: ['a'], devices: ['b', 'c'] }), undefined);
   const asked: [string, Plan | undefined][] = [];
   const again = (plan: (lost: string) => Plan): boolean =>
-    reserve.add(from, devices, (lost, _, told) => {
-      asked.push([lost, told]);
+    reserve.add(from, devices, (lost, _, announced) => {
+      asked.push([lost, announced]);
       return plan(lost);
     });
   const faster = { ...planOf('a'), predicted: { ...predicted, roundMs: 2 } };

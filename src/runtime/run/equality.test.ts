@@ -154,7 +154,7 @@ test('a straight pipeline gives the very same bits, batch normalization included
   }
 });
 
-test('frozen layers: what one device gives, bits of frozen weights and statistics untouched, nothing sent back to stages of them', {
+test('frozen layers: as on one device, frozen weights and statistics bit for bit, no gradients sent to frozen stages', {
   timeout,
 }, async () => {
   const cases: readonly [TestNet, readonly string[], Partial<HandPlan>, number][] = [

@@ -6,12 +6,11 @@ import type { Graph } from '../../graph/graph.ts';
 import { type LayerSequence, layers } from '../../graph/layers.ts';
 import { withLogits } from '../../graph/logits.ts';
 import { inferenceMode } from '../../graph/onnx/modes.ts';
-import { instantiate } from '../../graph/static.ts';
 import { scalar } from '../../graph/tensor.ts';
 import { type Dataset, gather, gatherField } from '../../training/data/dataset.ts';
-import { lossGraph } from '../../training/losses.ts';
+import { design } from '../device/designers.ts';
 import { ownCopy, sliceSamples } from '../device/samples.ts';
-import { bindToModel, sizedByData } from './subject.ts';
+import { bindToModel, labelCut, sizedByData } from './subject.ts';
 
 export interface EvaluateOptions {
   readonly loss: 'cross-entropy' | 'mse';
@@ -39,7 +38,7 @@ export type EngineFactory = (options: {
 
 /**
  * Runs a model in inference mode over a data set. Every sample counts once, in the last, smaller batch too. Throws
- * InputError where they do not fit.
+ * InputError if they do not fit.
  */
 export async function evaluateOn(
   createEngine: EngineFactory,
@@ -88,7 +87,7 @@ async function run(
 interface Compiled {
   /** Samples that count. */
   readonly count: number;
-  /** Samples that the model runs with: more where it was exported for one batch size. */
+  /** Samples that the model runs with: more if it was exported for one batch size. */
   readonly forwardCount: number;
   readonly forward: Executable;
   readonly loss: Executable;
@@ -99,21 +98,24 @@ async function compile(
   engine: Engine,
   sequence: LayerSequence,
   data: Dataset,
-  kind: EvaluateOptions['loss'],
+  loss: EvaluateOptions['loss'],
   count: number,
 ): Promise<Compiled> {
   const forwardCount = sequence.fixedBatch ?? count;
-  const { graph } = instantiate(sequence.graph, forwardCount);
-  const output = defined(graph.outputs[0], 'the output');
-  const logits = { type: output.type, shape: [count, ...(output.shape.slice(1) as number[])] };
-  const labels = { type: data.labels.type, shape: [count, ...data.labels.values.shape.slice(1)] };
-  const forward = await engine.compile({ ...graph, parameters: [], buffers: [] });
-  const loss = await engine.compile(lossGraph(kind, logits, labels));
+  const { graphs } = design(engine, {
+    kind: 'infer',
+    sequence,
+    layers: [0, sequence.layers.length],
+    sampleCount: forwardCount,
+    test: { loss, label: labelCut(data), sampleCount: count },
+  });
+  const forward = await engine.compile(defined(graphs.forward, 'the forward pass'));
+  const lossOf = await engine.compile(defined(graphs.loss, 'the loss'));
   const release = (): void => {
     forward.release();
-    loss.release();
+    lossOf.release();
   };
-  return { count, forwardCount, forward, loss, release };
+  return { count, forwardCount, forward, loss: lossOf, release };
 }
 
 async function runBatch(

@@ -26,7 +26,7 @@ test('--freeze and --freeze-all-but take names and patterns, in the model’s or
   assert.deepEqual(frozenNames(names, { freeze: ['*.weight'], freezeAllBut: ['b.*'] }), names.slice(0, 5));
 });
 
-test('a pattern that matches nothing names the closest parameters; a dot is a dot, other signs of regular expressions are themselves', () => {
+test('a pattern without a match names the closest parameters; signs of regular expressions are literal', () => {
   const message = (pattern: string, flag: 'freeze' | 'freezeAllBut' = 'freeze'): string => {
     try {
       frozenNames(names, { [flag]: [pattern] });
@@ -152,7 +152,7 @@ test('frozen batch normalization takes its running statistics, keeps them, and n
   );
 });
 
-test('a scale that is trained keeps its batch normalization in training mode; one without parameters follows what is before it', () => {
+test('a trained scale keeps its batch normalization training; one without parameters follows what is before', () => {
   const { graph } = batchNormNet();
   const mode = (some: Graph, place: number): unknown =>
     some.nodes.filter(({ operator }) => operator === 'BatchNormalization')[place]?.attributes['training_mode']?.value;

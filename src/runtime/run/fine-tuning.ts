@@ -42,7 +42,8 @@ export function trainedLayers(graph: Graph, { loss, freeze, freezeAllBut }: Fine
   const forwardOnly = forwardOnlyCount(sequence);
   if (used.length > 0 && forwardOnly > 0)
     notes.push(
-      `${forwardOnly} of ${sequence.layers.length} layers are frozen before all others: they only run forward, and keep nothing.`,
+      `${forwardOnly} of ${sequence.layers.length} layers are frozen before all others: they only run forward, ` +
+        'and keep nothing.',
     );
   return { sequence, frozen: used, notes };
 }
@@ -85,7 +86,8 @@ function matching(parameters: readonly string[], patterns: readonly string[], fl
     if (matches.length === 0) {
       const close = closest(pattern, parameters).join(', ');
       throw new InputError(
-        `${flag} ${pattern} matches no parameter: ${parameters.length > shownCount ? 'the closest of the model’s names are' : 'the model has'} ${close}.`,
+        `${flag} ${pattern} matches no parameter: ` +
+          `${parameters.length > shownCount ? 'the closest of the model’s names are' : 'the model has'} ${close}.`,
       );
     }
     for (const name of matches) found.add(name);

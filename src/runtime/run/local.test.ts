@@ -158,7 +158,8 @@ test('a loss that is not finite ends the run before the round counts', async () 
     (error) =>
       error instanceof RunError &&
       error.message.startsWith(
-        'Training ended: the loss or a gradient of round 2 is not a finite number: lower the learning rate (--lr) or clip gradients (--clip-norm)',
+        'Training ended: the loss or a gradient of round 2 is not a finite number: lower the learning rate ' +
+          '(--lr) or clip gradients (--clip-norm)',
       ),
   );
   assert.deepEqual(rounds, [0, 1]);

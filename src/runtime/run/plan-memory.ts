@@ -27,7 +27,9 @@ export function checkPlanMemory(
       layers: [first, end],
     } = plan.stages.find((stage) => stage.devices.includes(name)) as Plan['stages'][number];
     throw new InputError(
-      `The plan does not fit: device "${name}" has ${Math.floor(memoryMiB)} MiB for training, and layers ${first} to ${end - 1} with its share take ${Math.ceil(neededMiB)}; give it fewer layers or samples, or leave the plan to the planner.`,
+      `The plan does not fit: device "${name}" has ${Math.floor(memoryMiB)} MiB for training, and layers ` +
+        `${first} to ${end - 1} with its share take ${Math.ceil(neededMiB)}; give it fewer layers or samples, or ` +
+        'leave the plan to the planner.',
     );
   }
 }

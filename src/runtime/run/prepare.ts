@@ -160,7 +160,8 @@ function resumedState(sequence: LayerSequence, checkpoint: Checkpoint): RunState
       if (value === undefined || !sameShape(value.shape, defined(sequence.graph.initializers.get(name), name).shape)) {
         const what = value === undefined ? 'is missing' : `is of another shape, [${value.shape.join(', ')}]`;
         throw new InputError(
-          `The checkpoint does not belong to this model: ${name} ${what}; resume the run with the model that it began with.`,
+          `The checkpoint does not belong to this model: ${name} ${what}; resume the run with the model that it ` +
+            'began with.',
         );
       }
     }
@@ -231,13 +232,15 @@ export function checkPlanFits(
   }
   if (plan.batchSize !== batch) {
     throw new InputError(
-      `The plan is for a batch of ${plan.batchSize}, the run's is ${batch}: give --batch ${plan.batchSize} or make a new plan.`,
+      `The plan is for a batch of ${plan.batchSize}, the run's is ${batch}: give --batch ${plan.batchSize} or ` +
+        'make a new plan.',
     );
   }
   const size = plan.microBatchSize;
   if (microBatch !== undefined && size !== microBatch) {
     throw new InputError(
-      `The plan is for micro-batches of ${size}, --micro-batch is ${microBatch}: give --micro-batch ${size} or make a new plan.`,
+      `The plan is for micro-batches of ${size}, --micro-batch is ${microBatch}: give --micro-batch ${size} or ` +
+        'make a new plan.',
     );
   }
   const deviceCount = new Set(plan.stages.flatMap((stage) => stage.devices)).size;

@@ -47,7 +47,7 @@ const cluster = { devices: [{ name: 'a', memoryMiB: 1 }], links: { default: { ba
 const profile = { model: 'm', inputBytes: 1, labelBytes: 1, layers: [], batchSizes: [1], devices: {} };
 const metrics = { round: 0, epoch: 0, loss: 1.5, samplesPerS: 10, lr: 0.1, accuracy: 0.5 };
 
-test('rounds go to the metrics, documents to their files, everything else to the events, and the join code nowhere', async () => {
+test('rounds go to the metrics, documents to files, all else to the events, and the join code nowhere', async () => {
   const { folder, files, metrics: lines, events, closed } = createFolder();
   const recorder = recordRun(folder);
   const stream: readonly RunEvent[] = [
@@ -168,7 +168,7 @@ test('the trace keeps the first twenty rounds', async () => {
   assert.equal(slices(files.get('trace.json')).at(-1), '0 forward 0 19–20');
 });
 
-test('a run without a plan has no trace; a document that cannot be written is told at the end', async () => {
+test('a run without a plan has no trace; a document that cannot be written is reported at the end', async () => {
   const { folder, files } = createFolder();
   await recordRun(folder).finish();
   assert.equal(files.size, 0);
@@ -180,7 +180,7 @@ test('a run without a plan has no trace; a document that cannot be written is to
   assert.equal(full.closed(), true);
 });
 
-test('of a document that is told again the newest stays, even where the one before was slow or could not be written', async () => {
+test('the newest of a repeated document stays, even if the one before was slow or could not be written', async () => {
   const written: unknown[] = [];
   const { folder } = createFolder(async (_, contents) => {
     const { model } = JSON.parse(String(contents)) as { model: string };

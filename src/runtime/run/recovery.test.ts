@@ -120,7 +120,8 @@ const strict: readonly (readonly [grain: number, HandPlan])[] = [
 
 for (const [grain, plan] of strict) {
   for (const device of ['a', 'b', 'c']) {
-    test(`strict, ${plan.schedule}, ${plan.cuts.length + 1} stages, grains of ${grain}: ${device} is lost, and not a bit shows`, {
+    const of = `${plan.schedule}, ${plan.cuts.length + 1} stages, grains of ${grain}`;
+    test(`strict, ${of}: ${device} is lost, and not a bit changes`, {
       timeout,
     }, async () => {
       const run = runOf(transformerNet(), plan, { grain });

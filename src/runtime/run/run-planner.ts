@@ -80,7 +80,9 @@ export class RunPlanner {
       if (!(error instanceof InputError) || !isUrgent) throw error;
       const plan = await find();
       if (plan !== undefined && this.#prepared.subject.sequence.layers.some(({ batchDependent }) => batchDependent)) {
-        const message = `The devices left have no memory for micro-batches of ${from.microBatchSize} samples: from now on, batches are normalized over ${plan.microBatchSize}.`;
+        const message =
+          `The devices left have no memory for micro-batches of ${from.microBatchSize} samples: from now on, ` +
+          `batches are normalized over ${plan.microBatchSize}.`;
         observe({ kind: 'warning', message });
       }
       return plan;

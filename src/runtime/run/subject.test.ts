@@ -42,7 +42,8 @@ test('class labels become int64 and must be below the output’s number of class
     (error) =>
       error instanceof InputError &&
       error.message ===
-        'The label 3 at row 1 of y.npy is outside 0…2: the model has 3 outputs; correct the labels or take a model with more outputs.',
+        'The label 3 at row 1 of y.npy is outside 0…2: the model has 3 outputs; correct the labels or take a ' +
+          'model with more outputs.',
   );
   assert.throws(
     () => bindToModel(data([], 'int64', -1), model([3]), 'cross-entropy'),
@@ -50,8 +51,8 @@ test('class labels become int64 and must be below the output’s number of class
   );
 });
 
-test('a label for each position: classes are axis 1, or the last where axis 1 does not fit; axis 1 wins where both do', () => {
-  // Labels 0…9: the message tells how many classes were found.
+test('a label for each position: classes are axis 1, or else the last axis; axis 1 if both fit', () => {
+  // Labels 0…9: the message says how many classes were found.
   const classes = (labelShape: readonly number[], outputShape: readonly number[]): number => {
     try {
       bindToModel(data(labelShape), model(outputShape), 'cross-entropy');
@@ -75,7 +76,8 @@ test('labels that fit no class axis are named with both shapes', () => {
     (error) =>
       error instanceof InputError &&
       error.message ===
-        "y.npy has labels of the shape [N, 7], which do not fit the model's output [N, 3, 5]: cross-entropy takes one label for each position that is not the class axis.",
+        "y.npy has labels of the shape [N, 7], which do not fit the model's output [N, 3, 5]: cross-entropy " +
+          'takes one label for each position that is not the class axis.',
   );
   assert.throws(
     () => bindToModel(data([]), model([3, 5]), 'cross-entropy'),
@@ -127,7 +129,7 @@ test('a model that does not have its batch first is refused: data and labels com
   ]);
   assert.throws(
     () => bindToModel(data([2]), layers(output.build([output.transpose(y, [1, 0, 2])])), 'cross-entropy'),
-    /^InputError: The model's output \S+ has the shape \[2, N, 3\], with the batch on axis 1: export it with the batch first\.$/,
+    /^InputError: The model's output \S+ has the shape \[2, N, 3\], .* axis 1: export it with the batch first\.$/,
   );
 });
 

@@ -47,7 +47,8 @@ export function bindToModel(dataset: Dataset, sequence: LayerSequence, loss: 'cr
 function checkBatchFirst({ name, shape, batchAxis }: CutTensor, what: 'input' | 'output'): void {
   if (batchAxis === 0) return;
   throw new InputError(
-    `The model's ${what} ${name} has the shape [${shape.join(', ')}], with the batch on axis ${batchAxis}: export it with the batch first.`,
+    `The model's ${what} ${name} has the shape [${shape.join(', ')}], with the batch on axis ${batchAxis}: ` +
+      'export it with the batch first.',
   );
 }
 
@@ -67,7 +68,9 @@ function classCount(output: readonly (number | 'N')[], dataset: Dataset): number
   const count = own[axis];
   if (count === undefined || !fits(axis)) {
     throw new InputError(
-      `${source} has labels of the shape [${['N', ...perSample].join(', ')}], which do not fit the model's output [${output.join(', ')}]: cross-entropy takes one label for each position that is not the class axis.`,
+      `${source} has labels of the shape [${['N', ...perSample].join(', ')}], which do not fit the model's ` +
+        `output [${output.join(', ')}]: ` +
+        'cross-entropy takes one label for each position that is not the class axis.',
     );
   }
   return count;

@@ -12,7 +12,7 @@ import type { StageOptions } from '../device/stage-graphs.ts';
 import type { ModelMessage, ToWorker } from '../protocol/messages.ts';
 import { decodeModel } from '../protocol/model-transfer.ts';
 import { Catalog } from './catalog.ts';
-import { Layouts } from './layouts.ts';
+import { Layouts } from './held-layouts.ts';
 import { Replicas } from './replicas.ts';
 
 /** The model, and what this device holds of it. */
