@@ -11,6 +11,7 @@ import { createStage } from '../device/create-stage.ts';
 import { Mailbox } from '../device/mailbox.ts';
 import type { StagePort } from '../device/stage.ts';
 import type { StageOptions } from '../device/stage-graphs.ts';
+import { stageOptionsOf } from '../device/stage-options.ts';
 import type { StatePart, ToWorker } from '../protocol/messages.ts';
 import { Arrivals } from './arrivals.ts';
 import type { WorkerContext } from './context.ts';
@@ -18,7 +19,6 @@ import { Departures } from './departures.ts';
 import { checkedProgram, Layout, stageIdentity, topologyOf } from './layout.ts';
 import { Superseded, sessionOf } from './layout-session.ts';
 import type { Links } from './links.ts';
-import { stageOptionsOf } from './model.ts';
 
 /** A layout has been announced: whatever waits for the one before gives up. Throws ProtocolError. */
 export function announce(

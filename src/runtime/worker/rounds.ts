@@ -50,7 +50,7 @@ export class Rounds {
     statistics.roundBegins();
     // A round that was given up may still run: it must not touch the next layout, its mail, or its reports.
     const { session } = context;
-    const isClipped = defined(context.model, 'the model').message.training.clipNorm !== null;
+    const isClipped = defined(context.model, 'the model').training.clipNorm !== null;
     const update = { learningRate, step: round + 1 };
     const plannedUpdate = isClipped ? undefined : { ...update, gradientScale: 1 };
     if (replicate) copyWhenCommitted(context, layout, round, peers);
