@@ -1,6 +1,7 @@
-// Compiling the training graphs of whole models for a worker: the first time, from the cache folder in another process, and from memory in the same one.
-// Usage: npm run bench -- compile [--json] [--rounds 5]. Writes bench/results/. Each time is of a process of its own, whose compute thread has
-// started; medians. The bytes are those of the file in the cache.
+// Compiling the training graphs of whole models for a worker: the first time, from the cache folder in another process,
+// and from memory in the same one.
+// Usage: npm run bench -- compile [--json] [--rounds 5]. Writes bench/results/. Each time is of a process of its own,
+// whose compute thread has started; medians. The bytes are those of the file in the cache.
 
 import { mkdtempSync, readdirSync, rmSync, statSync } from 'node:fs';
 import { tmpdir } from 'node:os';

@@ -1,4 +1,5 @@
-// What compressed links do to the loss: the same run with plain links, halves, and halves with 8-bit sums, beside each other; and what the codec costs.
+// What compressed links do to the loss: the same run with plain links, halves, and halves with 8-bit sums; and what
+// the codec costs.
 // Usage: npm run bench -- compression [--steps N]
 
 import { spawnSync } from 'node:child_process';

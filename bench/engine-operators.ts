@@ -1,6 +1,8 @@
-// Where the time of a training step goes, by operator, as ONNX Runtime's own profiler tells it, with the speed of what multiplies matrices:
+// Where the time of a training step goes, by operator, as ONNX Runtime's own profiler reports it, with the speed of what
+// multiplies matrices:
 //   npm run bench -- engine-operators --model resnet-50 --batch 8 [--threads 1] [--steps 4] [--shapes 8]
-// The step is that of bench/engine.ts; the profiler costs some per cent. `--shapes N` lists the N products that take the most time.
+// The step is that of bench/engine.ts; the profiler costs some per cent. `--shapes N` lists the N products that take
+// the most time.
 
 import { mkdtempSync, readdirSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
@@ -72,7 +74,10 @@ async function profiled() {
   return { ...runtime, env: runtime.env, Tensor: runtime.Tensor, InferenceSession: { create } };
 }
 
-/** The kernels of all steps but the first, which finds no warm memory; each session's share of runs is dropped from its front. */
+/**
+ * The kernels of all steps but the first, which finds no warm memory; each session's share of runs is dropped from its
+ * front.
+ */
 function kernelEvents(all: readonly Kernel[]): Kernel[] {
   const kernels = all.filter(({ cat, name }) => cat === 'Node' && name.endsWith('_kernel_time'));
   const seen = new Map<string, number>();
@@ -127,8 +132,11 @@ function report(kernels: readonly Kernel[]): void {
   console.log(tableHead(['operator', ...columns]));
   for (const { text } of grouped(kernels, ({ args }) => args.op_name).slice(0, 12)) console.log(text);
   console.log(`\n${tableHead(['product', ...columns])}`);
-  const shapes = ({ args }: Kernel) =>
-    `${args.op_name} ${[...shapesOf(args.input_type_shape).slice(0, 2), ...shapesOf(args.output_type_shape).slice(0, 1)].map((shape) => shape.join('x')).join(', ')}`;
+  const shapes = ({ args }: Kernel) => {
+    const given = shapesOf(args.input_type_shape).slice(0, 2);
+    const result = shapesOf(args.output_type_shape).slice(0, 1);
+    return `${args.op_name} ${[...given, ...result].map((shape) => shape.join('x')).join(', ')}`;
+  };
   const heavy = kernels.filter(({ args }) => products.has(args.op_name));
   for (const { text } of grouped(heavy, shapes).slice(0, Number(options.shapes))) console.log(text);
 }

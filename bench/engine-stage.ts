@@ -1,4 +1,5 @@
-// A whole model as one stage on the compute thread, and its training step: what a worker does in a round with one micro-batch.
+// A whole model as one stage on the compute thread, and its training step: what a worker does in a round with one
+// micro-batch.
 
 import type { Engine } from '../dist/engine/engine.js';
 import { createComputeThread } from '../dist/engine/node/compute-thread.js';
@@ -52,7 +53,8 @@ function drawBatch({ input, label }: BuiltModel, batch: number) {
 }
 
 /**
- * Resolves with a function that does one step and waits for its end, on the compute thread unless another engine is given.
+ * Resolves with a function that does one step and waits for its end, on the compute thread unless another engine is
+ * given.
  */
 export async function compileStageForBench(
   spec: string,

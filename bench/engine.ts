@@ -1,11 +1,13 @@
-// Training steps (forward, backward, SGD with momentum) beside PyTorch's, in alternation: `npm run bench:engine` prints a table and writes
-// bench/results/; `-- --json` prints { cases: [{ name, threads, asteroidMs, pytorchMs, ratio }], geomean } with ratio = PyTorch's time / ours.
+// Training steps (forward, backward, SGD with momentum) and PyTorch's, in alternation: `npm run bench:engine` prints
+// a table and writes bench/results/; `-- --json` prints { cases: [{ name, threads, asteroidMs, pytorchMs, ratio }],
+// geomean } with ratio = PyTorch's time / ours.
 // Options: --only NAME, --threads 1|2, --rounds N (default 7), --python FILE (default: $PYTHON, python3).
-// PyTorch: `python3 -m venv .venv && .venv/bin/pip install torch torchvision transformers`, then --python .venv/bin/python. Where it is missing, ours
-// is timed alone and the ratios are null.
+// PyTorch: `python3 -m venv .venv && .venv/bin/pip install torch torchvision transformers`, then --python
+// .venv/bin/python. Where it is missing, ours is timed alone and the ratios are null.
 //
-// Each side is a process of its own that computes only while it is asked to. Ours is the product's path: a stage on the compute thread, as a
-// worker has it. Its step computes the gradients' norms too, which PyTorch's loop leaves out; the sums of the loss stay where they are on both sides.
+// Each side is a process of its own that computes only while it is asked to. Ours is the product's path: a stage on the
+// compute thread, as a worker has it. Its step computes the gradients' norms too, which PyTorch's loop leaves out; the
+// sums of the loss stay where they are on both sides.
 
 import { type ChildProcessWithoutNullStreams, spawn } from 'node:child_process';
 import { once } from 'node:events';

@@ -1,10 +1,15 @@
 // What losses cost, with real processes. `npm run build`, then
-//   npm run bench -- faults [--strict] [--seeds N] [--start S]  one of four workers is killed at a seeded moment, N times (default 100)
-//   npm run bench -- faults --coordinator [--seeds N]           the coordinator is killed and started again (default 10 times)
-//   npm run bench -- faults --soak MINUTES                      a kill every 30 s and a new worker in its place: memory, handles and sockets
-//   npm run bench -- faults --flapping SECONDS [--measured]     one of four workers leaves or comes back every 2 s: throughput, cool-downs, handles and sockets
-// R is the time from the kill to the next round that commits in a layout that stands. Every run of the first kind is stopped, and its rounds, losses and
-// weights are compared with training on one device that nobody disturbed (src/testing/disturbed-run.ts).
+//   npm run bench -- faults [--strict] [--seeds N] [--start S]
+//     one of four workers is killed at a seeded moment, N times (default 100)
+//   npm run bench -- faults --coordinator [--seeds N]
+//     the coordinator is killed and started again (default 10 times)
+//   npm run bench -- faults --soak MINUTES
+//     a kill every 30 s and a new worker in its place: memory, handles and sockets
+//   npm run bench -- faults --flapping SECONDS [--measured]
+//     one of four workers leaves or comes back every 2 s: throughput, cool-downs, handles and sockets
+// R is the time from the kill to the next round that commits in a layout that stands. Every run of the first kind is
+// stopped, and its rounds, losses and weights are compared with training on one device that nobody disturbed
+// (src/testing/disturbed-run.ts).
 
 import { mkdtemp, readdir, readFile, readlink, rm, writeFile } from 'node:fs/promises';
 import { tmpdir } from 'node:os';
@@ -145,17 +150,22 @@ async function killMany(count: number, start: number): Promise<void> {
     console.log(`by ${name}: ${counted(name)}`);
   const most = (name: 'loss' | 'weight') => Math.max(...results.map((result) => result[name]));
   console.log(
-    `every round of all ${results.length} runs committed once; beside training on one device losses differ by ${most('loss')} at most, weights by ${most('weight')}`,
+    `every round of all ${results.length} runs committed once; ` +
+      `beside training on one device losses differ by ${most('loss')} at most, weights by ${most('weight')}`,
   );
 }
 
 function report(what: string, times: readonly number[]): void {
   console.log(
-    `${what}, ${times.length} times: R median ${seconds(median(times))}, p95 ${seconds(quantile(times, 0.95))}, max ${seconds(Math.max(...times))}`,
+    `${what}, ${times.length} times: R median ${seconds(median(times))}, ` +
+      `p95 ${seconds(quantile(times, 0.95))}, max ${seconds(Math.max(...times))}`,
   );
 }
 
-/** Settings of a run on whose links devices are known by their certificates: they bear the same name when they come back. */
+/**
+ * Settings of a run on whose links devices are known by their certificates: they bear the same name when they come
+ * back.
+ */
 async function tlsFlags(): Promise<string[]> {
   const { cert, key } = createSelfSigned();
   const [certPath, keyPath] = [join(cwd, 'cert.pem'), join(cwd, 'key.pem')];
@@ -262,7 +272,8 @@ async function soak(minutes: number): Promise<void> {
   for (const name of ['coordinator', 'survivor'] as const) {
     const [first, last] = [at(steady, 0)[name], at(steady, -1)[name]];
     console.log(
-      `${name}: ${slope(steady.map((entry) => [entry.minute, entry[name].memoryMiB] as const)).toFixed(2)} MiB a minute (${first.memoryMiB.toFixed(0)} to ${last.memoryMiB.toFixed(0)} MiB), ` +
+      `${name}: ${slope(steady.map((entry) => [entry.minute, entry[name].memoryMiB] as const)).toFixed(2)} MiB a minute ` +
+        `(${first.memoryMiB.toFixed(0)} to ${last.memoryMiB.toFixed(0)} MiB), ` +
         `files ${first.fileCount} to ${last.fileCount}, sockets ${first.socketCount} to ${last.socketCount}`,
     );
   }
@@ -301,7 +312,10 @@ function countRounds(run: RunningCommand): RoundCounter {
   return counter;
 }
 
-/** One of four workers leaves, by SIGKILL and SIGTERM in turn, and comes back 2 s after it is gone, and leaves 2 s after it has joined. Before and after, all four are there. */
+/**
+ * One of four workers leaves, by SIGKILL and SIGTERM in turn, and comes back 2 s after it is gone, and leaves 2 s after
+ * it has joined. Before and after, all four are there.
+ */
 async function flap(totalSeconds: number): Promise<void> {
   const out = 'flapping';
   const options = { cwd, out, strict: true, isMeasured: flags.measured };
@@ -326,25 +340,30 @@ async function flap(totalSeconds: number): Promise<void> {
   const during = (batchSize * (counter.count - start) * 1000) / elapsedMs();
   const part = ((100 * during) / steady).toFixed(0);
   console.log(
-    `leaving and joining for ${(elapsedMs() / 1000).toFixed(0)} s: ${during.toFixed(0)} samples/s, ${part} % of the steady throughput`,
+    `leaving and joining for ${(elapsedMs() / 1000).toFixed(0)} s: ${during.toFixed(0)} samples/s, ` +
+      `${part} % of the steady throughput`,
   );
   const coolDowns = run.events('cool-down');
   console.log(
-    `left ${run.events('left').length} times, joined ${run.events('joined').length - workers.size} times; layouts changed ${run.events('recovered').length} times, cool-downs of ${coolDowns.map(({ seconds: left }) => Number(left).toFixed(0)).join(', ')} s`,
+    `left ${run.events('left').length} times, joined ${run.events('joined').length - workers.size} times; ` +
+      `layouts changed ${run.events('recovered').length} times, ` +
+      `cool-downs of ${coolDowns.map(({ seconds: left }) => Number(left).toFixed(0)).join(', ')} s`,
   );
   console.log(`afterwards, with all four: ${(await throughput(counter, 20_000)).toFixed(0)} samples/s`);
   const after = await usagesOf(kept);
   for (const name of ['coordinator', 'worker-1'] as const) {
     const [first, last] = [before[name], after[name]];
     console.log(
-      `${name}: ${first.memoryMiB.toFixed(0)} to ${last.memoryMiB.toFixed(0)} MiB, files ${first.fileCount} to ${last.fileCount}, sockets ${first.socketCount} to ${last.socketCount}`,
+      `${name}: ${first.memoryMiB.toFixed(0)} to ${last.memoryMiB.toFixed(0)} MiB, ` +
+        `files ${first.fileCount} to ${last.fileCount}, sockets ${first.socketCount} to ${last.socketCount}`,
     );
   }
   const rounds = await stopRun(run);
   for (const worker of [...workers.values(), flapper]) await worker.end;
   const { loss, weight } = await checkUndisturbed(options, rounds);
   console.log(
-    `${rounds} rounds, each committed once and in order; beside training on one device losses differ by ${loss} at most, weights by ${weight}`,
+    `${rounds} rounds, each committed once and in order; ` +
+      `beside training on one device losses differ by ${loss} at most, weights by ${weight}`,
   );
 }
 

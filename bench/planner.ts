@@ -1,7 +1,8 @@
 // How good and how fast the planners are. Usage:
-//   npm run bench -- planner --part exact|large|formula|speed|cold|huge [--count N] [--from SEED] [--seconds S] [--dist FOLDER]
+//   npm run bench -- planner --part PART [--count N] [--from SEED] [--seconds S] [--dist FOLDER]
 //   exact    best against exhaustive on random problems of up to 4 devices and 7 layers (300: some minutes)
-//   large    best against every other planner on random problems of 6 to 16 devices and 20 to 120 layers (1000: half an hour or more)
+//   large    best against every other planner on random problems of 6 to 16 devices and 20 to 120 layers (1000: half an
+//            hour or more)
 //   formula  the round latency of Asteroid's eq. 4–6 against the simulator, on random plans and on asteroid's own
 //   speed    CPU time of planning
 //   cold     planningMs of `asteroid plan --planner pipeedge`, each in a fresh process (9 devices of 3 kinds, 48 layers)
@@ -65,7 +66,10 @@ function attempt(input: PlanInput): Attempt {
 
 function spread(values: readonly number[]): string {
   const quantiles = [0, 0.05, 0.25, 0.5, 0.75, 0.95, 1].map((q) => percent(quantile(values, q)));
-  return `mean ${percent(mean(values))}, mean magnitude ${percent(mean(values.map(Math.abs)))}; least, 5%, 25%, median, 75%, 95%, most: ${quantiles.join(', ')}`;
+  return (
+    `mean ${percent(mean(values))}, mean magnitude ${percent(mean(values.map(Math.abs)))}; ` +
+    `least, 5%, 25%, median, 75%, 95%, most: ${quantiles.join(', ')}`
+  );
 }
 
 function exact(count: number): void {
@@ -96,7 +100,8 @@ function exact(count: number): void {
   }
   console.log(JSON.stringify(tally));
   console.log(
-    `CPU ms, mean: best ${mean(cpu.best).toFixed(0)}, exhaustive ${mean(cpu.exhaustive).toFixed(0)}; most: best ${Math.max(...cpu.best).toFixed(0)}`,
+    `CPU ms, mean: best ${mean(cpu.best).toFixed(0)}, exhaustive ${mean(cpu.exhaustive).toFixed(0)}; ` +
+      `most: best ${Math.max(...cpu.best).toFixed(0)}`,
   );
 }
 
@@ -105,7 +110,10 @@ function stateOf(seed: number): PlanInput['optimizerState'] {
   return at([0, 1, 2] as const, seed % 3);
 }
 
-/** A larger problem: a quarter leave the micro-batch size of a batch of 32 open, the others have batches of 64 and one of 4, 8 or 16. */
+/**
+ * A larger problem: a quarter leave the micro-batch size of a batch of 32 open, the others have batches of 64 and one
+ * of 4, 8 or 16.
+ */
 function largeInput(seed: number): PlanInput {
   const random = createRandom(seed, 32);
   const size = { deviceCount: 6 + random.integer(11), layerCount: 20 + random.integer(101) };
@@ -147,9 +155,7 @@ function large(count: number): void {
   console.log(
     `${count} problems; no plan for ${refusedCount}; best worse than another planner: ${worse.length} ${worse.join(', ')}`,
   );
-  console.log(
-    '\n| planner | has a plan | round longer than best: mean | least | median | most |\n| --- | --- | --- | --- | --- | --- |',
-  );
+  console.log(`\n${tableHead(['planner', 'has a plan', 'round longer than best: mean', 'least', 'median', 'most'])}`);
   for (const [name, of] of ratios) {
     const cells = [mean(of), Math.min(...of), quantile(of, 0.5), Math.max(...of)].map(percent);
     console.log(`| ${name} | ${of.length} | ${cells.join(' | ')} |`);
@@ -159,7 +165,8 @@ function large(count: number): void {
   console.log(`bounds above a round that was found: ${aboveARound.length} ${aboveARound.join(', ')}`);
   console.log(`eq. 4–6 against the simulator, asteroid's plans: ${spread(errors)}`);
   console.log(
-    `CPU ms: best mean ${mean(cpu.best).toFixed(0)}, most ${Math.max(...cpu.best).toFixed(0)}; asteroid mean ${mean(cpu.asteroid).toFixed(0)}, most ${Math.max(...cpu.asteroid).toFixed(0)}`,
+    `CPU ms: best mean ${mean(cpu.best).toFixed(0)}, most ${Math.max(...cpu.best).toFixed(0)}; ` +
+      `asteroid mean ${mean(cpu.asteroid).toFixed(0)}, most ${Math.max(...cpu.asteroid).toFixed(0)}`,
   );
 }
 

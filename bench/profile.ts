@@ -1,6 +1,6 @@
-// How near a measured profile comes to the real stages of plans: profiles a model on this machine with one thread, predicts stages between several cuts at
-// several shares, then compiles and times these stages as a run does. Times are the compute thread's processor time, which other processes change
-// little (on Linux; elsewhere the time on the clock).
+// How near a measured profile comes to the real stages of plans: profiles a model on this machine with one thread,
+// predicts stages between several cuts at several shares, then compiles and times these stages as a run does. Times are
+// the compute thread's processor time, which other processes change little (on Linux; elsewhere the time on the clock).
 // Usage: npm run bench:profile -- [--json] [MODEL:LARGEST_SHARE ...]
 
 import { spawnSync } from 'node:child_process';
@@ -27,7 +27,7 @@ const cases = chosen.length > 0 ? chosen : ['digits:64', 'mobilenet-v2-cifar:16'
 /** Milliseconds on a processor of a thread of this process. */
 const threadMs = (id: string) => Number(readFileSync(`/proc/self/task/${id}/schedstat`, 'utf8').split(' ')[0]) / 1e6;
 
-/** The same of all threads, where the system tells. */
+/** Of all threads, where the system reports it. */
 function threadTimes(): Map<string, number> {
   try {
     return new Map(readdirSync('/proc/self/task').map((id) => [id, threadMs(id)]));

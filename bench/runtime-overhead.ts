@@ -1,4 +1,5 @@
-// What the runtime costs: the same training run in this process and over one worker process, in alternation. `npm run build`, then
+// What the runtime costs: the same training run in this process and over one worker process, in alternation. `npm run
+// build`, then
 //   npm run bench -- runtime-overhead [--json]
 // prints medians of the training time (after deployment, without compiling) and the ratio worker / in-process.
 
@@ -58,7 +59,8 @@ for (const { name, ...settings } of cases) {
   results.push({ name, inProcessS: median(here), oneWorkerS: median(worker), ratio: median(ratios) });
   if (!isJson)
     console.log(
-      `${name}: in process ${median(here).toFixed(3)} s, one worker ${median(worker).toFixed(3)} s, ratio ${median(ratios).toFixed(3)}`,
+      `${name}: in process ${median(here).toFixed(3)} s, one worker ${median(worker).toFixed(3)} s, ` +
+        `ratio ${median(ratios).toFixed(3)}`,
     );
 }
 if (isJson) console.log(JSON.stringify({ cases: results }));

@@ -1,4 +1,5 @@
-// How long the simulator takes: CPU time for rounds of about a million instructions, with and without events, and for the Program itself.
+// How long the simulator takes: CPU time for rounds of about a million instructions, with and without events, and for
+// the Program itself.
 // Usage: npm run bench -- simulator [--dist FOLDER]
 
 import { parseArgs } from 'node:util';

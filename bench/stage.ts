@@ -1,9 +1,12 @@
-// What a stage of a pipeline costs on a device: forward passes, backward passes and whole rounds of micro-batches on the compute thread, without links, and the
-// memory that they take. Each case runs in a process of its own, with a worker's settings. Times are processor times of the whole process (garbage
-// collection and handing over included), medians of rounds; page faults are those of a round. Linux only (/proc):
-//   npm run bench:stage -- [--json] [--rounds 9] [--before FOLDER] [--repeats 2] [MODEL/STAGE:MICRO_BATCHES x SAMPLES ...]
-// STAGE: `middle` (the layers between a third and two thirds), `first` (those before), `whole` (one stage; forward pass, loss and backward pass are one
-// graph) or `split` (the same in separate graphs, as stages that are not last have them). `--before`: another build of this package (a dist folder), run in alternation.
+// What a stage of a pipeline costs on a device: forward passes, backward passes and whole rounds of micro-batches on
+// the compute thread, without links, and the memory that they take. Each case runs in a process of its own, with a
+// worker's settings. Times are processor times of the whole process (garbage collection and handing over included),
+// medians of rounds; page faults are those of a round. Linux only (/proc):
+//   npm run bench:stage -- [--json] [--rounds 9] [--before FOLDER] [--repeats 2]
+//     [MODEL/STAGE:MICRO_BATCHES x SAMPLES ...]
+// STAGE: `middle` (the layers between a third and two thirds), `first` (those before), `whole` (one stage; forward
+// pass, loss and backward pass are one graph) or `split` (the same in separate graphs, as stages that are not last have
+// them). `--before`: another build of this package (a dist folder), run in alternation.
 
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';

@@ -1,6 +1,8 @@
-// What a WebSocket link costs: throughput by tensor size, time per frame, delays of the event loop, between two processes on loopback; and with
-// --shaped, as root on Linux, how much of shaped links between two network namespaces it uses; --section cpu: the processor's time for each MB.
-// Usage: npm run bench -- transport [--dist FOLDER] [--shaped MBPS,MBPS,…] [--section cpu [--only tcp,tls,link,link-tls,ring]]
+// What a WebSocket link costs: throughput by tensor size, time per frame, delays of the event loop, between two
+// processes on loopback; and with --shaped, as root on Linux, how much of shaped links between two network namespaces
+// it uses; --section cpu: the processor's time for each MB.
+// Usage: npm run bench -- transport [--dist FOLDER] [--shaped MBPS,MBPS,…] [--section cpu [--only
+// tcp,tls,link,link-tls,ring]]
 
 import { execFileSync, spawn } from 'node:child_process';
 import { once } from 'node:events';
@@ -108,7 +110,7 @@ async function keepSending(link: Link, milliseconds: number, priority: Priority)
   return byteCount;
 }
 
-/** A server in this process: sink, echo, and a bare WebSocket beside it for comparison. */
+/** A server in this process: sink, echo, and a bare WebSocket for comparison. */
 async function serve(host: string): Promise<void> {
   const delay = monitorEventLoopDelay({ resolution: 1 });
   delay.enable();
@@ -185,7 +187,7 @@ async function throughput(link: Link, next: Next, byteCount: number): Promise<nu
   return (count * byteCount) / (performance.now() - startMs) / 1e3;
 }
 
-/** The same over a bare WebSocket with the same mask, one message per frame. */
+/** Throughput over a bare WebSocket with the same mask, one message per frame. */
 async function bareThroughput(url: string, byteCount: number, mask: boolean): Promise<number> {
   const socket = new WebSocket(url, {
     perMessageDeflate: false,
@@ -260,7 +262,8 @@ async function loopback() {
       await bareThroughput(bare, byteCount, false),
     ];
     console.log(
-      `| ${name} | ${median(rates).toFixed(0)} (${Math.max(...rates).toFixed(0)}) | ${cpuUs.join(', ')} | ${zero.toFixed(0)} | ${random.toFixed(0)} |`,
+      `| ${name} | ${median(rates).toFixed(0)} (${Math.max(...rates).toFixed(0)}) | ${cpuUs.join(', ')} | ` +
+        `${zero.toFixed(0)} | ${random.toFixed(0)} |`,
     );
   }
 
@@ -300,13 +303,17 @@ async function loopback() {
   void link.send(frame('mark'), 'bulk');
   await marked;
   console.log(
-    `longest delay of the event loop during five frames of 100 MiB: sender ${(delay.max / 1e6).toFixed(1)} ms, receiver ${(await server.ask('delay')).delayMs.toFixed(1)} ms`,
+    `longest delay of the event loop during five frames of 100 MiB: sender ${(delay.max / 1e6).toFixed(1)} ms, ` +
+      `receiver ${(await server.ask('delay')).delayMs.toFixed(1)} ms`,
   );
   await link.close('done');
   server.end();
 }
 
-/** In a namespace of its own: how much of a link of `mbps` is used in 7.5 s after 3 s, and how long an urgent frame takes meanwhile; then sums. */
+/**
+ * In a namespace of its own: how much of a link of `mbps` is used in 7.5 s after 3 s, and how long an urgent frame
+ * takes meanwhile; then sums.
+ */
 async function call([url = '', mbps = '']: readonly string[]): Promise<void> {
   const { link } = await connect(url, { hello, heartbeat: { intervalMs: 500, deadAfterMs: 10_000 } });
   const { counts, pieces, next } = listenTo(link);
@@ -364,7 +371,8 @@ async function call([url = '', mbps = '']: readonly string[]): Promise<void> {
   }
   const expectedMs = (elementCount * 32) / 1e3 / Number(mbps);
   results.push(
-    `| ${mbps} Mbps | AllReduce of ${(elementCount * 4) / 1e6} MB, two devices | ${((expectedMs / median(times)) * 100).toFixed(1)}% (median of 5 against eq. 5) | | |`,
+    `| ${mbps} Mbps | AllReduce of ${(elementCount * 4) / 1e6} MB, two devices | ` +
+      `${((expectedMs / median(times)) * 100).toFixed(1)}% (median of 5 against eq. 5) | | |`,
   );
   await link.close('done');
   say(results);

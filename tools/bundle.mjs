@@ -1,7 +1,9 @@
-// Puts the code of the command, and of the threads that it starts, into few files below dist/bundle: a command starts in a fraction of the time that its
-// hundreds of modules take one by one. Run by `npm run build` after the compiler, whose output stays for the library and the tests; the entries then import
-// the bundle. Without it the command works as well.
-// The command's own code is one script beside V8's code cache of it (tools/command-line.cjs): what a short command runs need not be compiled first.
+// Bundles the code of the command, and of the threads that it starts, into a few files below dist/bundle: a command
+// starts in a fraction of the time that loading its hundreds of modules takes. Run by `npm run build` after the
+// compiler, whose output stays for the library and the tests; the entries then import the bundle. The command also
+// works without it.
+// The command's own code is one script next to V8's code cache of it (tools/command-line.cjs), so that what a short
+// command runs need not be compiled first.
 
 import { execFileSync } from 'node:child_process';
 import { copyFileSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -11,12 +13,17 @@ import { fileURLToPath } from 'node:url';
 import { build } from 'esbuild';
 
 const at = (path) => fileURLToPath(new URL(`../${path}`, import.meta.url));
-const threads = ['engine/node/compute-thread-entry', 'runtime/host/stages-ahead-entry', 'runtime/host/profile-apart-entry'];
+const threads = [
+  'engine/node/compute-thread-entry',
+  'runtime/host/stages-ahead-entry',
+  'runtime/host/profile-apart-entry',
+];
 const own = at('src');
 
 /**
- * A module finds its neighbours where the compiler put it, wherever its code is: beside the folder of the bundle at this URL. Packages and files that are not
- * bundled are loaded by `load`.
+ * Bundled code resolves `import.meta.url` to the place where the compiler put its module, next to the folder of the
+ * bundle at this URL, so that a module finds its neighbours. Packages and files that are not bundled are loaded by
+ * `load`.
  */
 const places = (url, load) => ({
   name: 'places',
@@ -34,7 +41,7 @@ const options = {
   bundle: true,
   platform: 'node',
   target: 'node20',
-  // Packages that are loaded only where they are needed, some of which look for files of their own.
+  // Packages that are loaded only when they are needed; some look for files of their own.
   external: ['onnxruntime-*', 'mnist', 'bonjour-service', '@peculiar/x509', 'reflect-metadata'],
   logLevel: 'warning',
 };
@@ -47,7 +54,9 @@ await build({
   splitting: true,
   format: 'esm',
   // CommonJS packages among ours ask for Node.js's modules.
-  banner: { js: "import { createRequire as requireFrom } from 'node:module'; const require = requireFrom(import.meta.url);" },
+  banner: {
+    js: "import { createRequire as requireFrom } from 'node:module'; const require = requireFrom(import.meta.url);",
+  },
   plugins: [places('import.meta.url', 'import')],
 });
 for (const entry of threads) {
@@ -66,23 +75,35 @@ await build({
 });
 copyFileSync(at('tools/command-line.cjs'), at('dist/bundle/command-line.cjs'));
 
-// What is in the cache is what has been compiled when it is made: the beginnings of all commands, and planning.
+// The cache holds what was compiled by the time it is made: the start of all commands, and planning.
 const folder = mkdtempSync(join(tmpdir(), 'asteroid-build-'));
-const plan = ['plan', '--model', 'mobilenetv2:input=32', '--cluster', at('clusters/asteroid-a.yaml'), '--batch', '8', '--json'];
+const plan = ['plan', '--model', 'mobilenetv2:input=32', '--batch', '8', '--json'];
+plan.push('--cluster', at('clusters/asteroid-a.yaml'));
 const commands = [['--help'], [...plan, '--planner', 'pipeedge'], [...plan, '--planner', 'best', '--time-limit', '1']];
 try {
   for (const words of commands) {
-    const warm = `require(${JSON.stringify(at('dist/bundle/command-line.cjs'))}).writeCodeCache(${JSON.stringify(words)})`;
-    execFileSync(process.execPath, ['-e', warm], { cwd: folder, env: { ...process.env, HOME: folder, NODE_OPTIONS: '' }, stdio: ['ignore', 'ignore', 'inherit'] });
+    const script = JSON.stringify(at('dist/bundle/command-line.cjs'));
+    const warm = `require(${script}).writeCodeCache(${JSON.stringify(words)})`;
+    execFileSync(process.execPath, ['-e', warm], {
+      cwd: folder,
+      env: { ...process.env, HOME: folder, NODE_OPTIONS: '' },
+      stdio: ['ignore', 'ignore', 'inherit'],
+    });
   }
 } finally {
   rmSync(folder, { recursive: true });
 }
 
-// The process that only waits for another one (cli/compute-process.ts) loads no more than this.
+// A process that only waits for its child (cli/compute-process.ts) loads this and nothing else.
 const commandLine = {
   name: 'command-line',
   setup: ({ onResolve }) =>
     onResolve({ filter: /\/command-line\.ts$/ }, () => ({ path: '../bundle/command-line.cjs', external: true })),
 };
-await build({ ...options, entryPoints: [at('src/cli/main.ts')], outfile: at('dist/cli/main.js'), format: 'esm', plugins: [commandLine] });
+await build({
+  ...options,
+  entryPoints: [at('src/cli/main.ts')],
+  outfile: at('dist/cli/main.js'),
+  format: 'esm',
+  plugins: [commandLine],
+});

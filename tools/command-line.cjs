@@ -1,5 +1,5 @@
-// The command's code as a script with V8's code cache. tools/bundle.mjs puts this file beside both. A cache of another version of Node.js, or made under other
-// flags, is refused by V8, and the script compiled as it runs.
+// The command's code as a script with V8's code cache; tools/bundle.mjs puts this file next to both. V8 rejects a cache
+// of another version of Node.js or of other flags; the script is then compiled as it runs.
 
 const { existsSync, readFileSync, writeFileSync } = require('node:fs');
 const { createRequire } = require('node:module');
@@ -15,7 +15,13 @@ const script = new vm.Script(readFileSync(path, 'latin1'), {
   cachedData: existsSync(cachePath) ? readFileSync(cachePath) : undefined,
 });
 const bundled = { exports: {} };
-script.runInThisContext()(bundled.exports, createRequire(path), bundled, pathToFileURL(path).href, (specifier) => import(specifier));
+script.runInThisContext()(
+  bundled.exports,
+  createRequire(path),
+  bundled,
+  pathToFileURL(path).href,
+  (specifier) => import(specifier),
+);
 
 /** Whether the code came from the cache. */
 exports.isCacheTaken = script.cachedDataRejected === false;

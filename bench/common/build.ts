@@ -1,5 +1,5 @@
-// Modules of a build by folder: this checkout's `dist`, or that of another version to compare with. The table makes a path
-// that no longer exists an error of the compiler.
+// Modules of a build by folder: this checkout's `dist`, or that of another version to compare with. The table makes a
+// path that no longer exists an error of the compiler.
 
 import { resolve } from 'node:path';
 import { pathToFileURL } from 'node:url';

@@ -1,10 +1,12 @@
-// Cases that run in processes of their own: this script started again with other arguments; and what such a process sees of
-// itself (Linux).
+// Cases that run in processes of their own: this script started again with other arguments; and what such a process
+// sees of itself (Linux).
 
 import { spawnSync } from 'node:child_process';
 import { readFileSync, writeFileSync } from 'node:fs';
 
-/** Runs Node with `args` to its end; returns the JSON in its last line. Throws an Error with what it wrote to stderr. */
+/**
+ * Runs Node with `args` to its end; returns the JSON in its last line. Throws an Error with what it wrote to stderr.
+ */
 export function runJson<T>(args: readonly string[], environment: NodeJS.ProcessEnv = {}): T {
   const env = { ...process.env, ...environment };
   const ended = spawnSync(process.execPath, args, { env, encoding: 'utf8', maxBuffer: 2 ** 30 });

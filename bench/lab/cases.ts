@@ -1,203 +1,344 @@
-// @ts-nocheck
-// The clusters, models and plans of bench/lab. A group is one lab with one model; its devices are profiled once, and every case of it runs there.
+// Cases: plans of a group, each measured and predicted. Sections forms, links and table4 have them.
 
-import { readFileSync } from 'node:fs';
-import { parseCluster } from '../../dist/cluster/validate.js';
+import { defined } from '../../dist/assert.js';
+import type { PlanLayout } from '../../dist/cluster/cluster.js';
+import { processMiB } from '../../dist/cluster/memory.js';
+import { bufferBytes } from '../../dist/graph/layers.js';
+import { buildModel } from '../../dist/models/zoo.js';
+import { plan } from '../../dist/planner/plan.js';
+import { trainedLayers } from '../../dist/runtime/run/fine-tuning.js';
+import { median } from '../../dist/statistics.js';
+import { percent, sum } from '../common/numbers.ts';
+import { table } from '../common/table.ts';
+import {
+  type Found,
+  type Group,
+  type LabBench,
+  measured,
+  models,
+  openGroup,
+  optimizerState,
+  type ReadyGroup,
+  round,
+} from './group.ts';
+import { type Form, formOf, layoutOf } from './layout.ts';
+import type { TrainRun } from './testbed.ts';
 
-const clusterFile = (letter) => new URL(`../../clusters/asteroid-${letter.toLowerCase()}.yaml`, import.meta.url);
+/** How a case's plan comes about. `microBatch`: the group's batch, in micro-batches of another size. */
+export type Case =
+  | { readonly kind: 'planned'; readonly planner: string; readonly schedule?: string }
+  | ({ readonly kind: 'grouped'; readonly microBatch?: number } & Form);
 
-/** An environment of the paper with another bandwidth between all. 'pair', 'tight': two equal devices; 'small': three slow ones, for a machine that does other work too. */
-export function environment(letter, bandwidthMbps, memoryMiB = 2048) {
-  const own = {
-    small: [0.3, 0.15, 0.15],
-    pair: [0.6, 0.6],
-    tight: [0.6, 0.6],
-    mixed: [1, 0.35, 0.35],
-    laptops: [0.8, 0.8, 0.12],
-  }[letter];
-  if (own !== undefined) {
-    const devices = own.map((cores, index) => ({ name: 'abc'[index], memoryMiB, cores }));
-    return { devices, links: { default: { bandwidthMbps } } };
-  }
-  const cluster = parseCluster(readFileSync(clusterFile(letter), 'utf8'));
-  return { ...cluster, links: { default: { bandwidthMbps } } };
+export interface CaseGroup extends Group {
+  readonly cases: Readonly<Record<string, Case>>;
+  /** Samples of a micro-batch with which the fastest device alone is fastest. */
+  readonly microBatchOfOne?: number;
 }
 
-const image = (size, classes) => `synthetic:3x${size}x${size}:${classes}:2000`;
-
-export const models = {
-  mobilenet: { model: 'mobilenet-v2-cifar', data: image(32, 10) },
-  efficientnet: { model: 'efficientnet-b1:input=32,classes=10,dropout=0', data: image(32, 10) },
-  // Shares of two samples are normalized by themselves: over maps of one place, as 32 x 32 leave them, gradients become infinite (in PyTorch, 1e14).
-  'efficientnet-64': { model: 'efficientnet-b1:input=64,classes=10,dropout=0', data: image(64, 10) },
-  resnet: { model: 'resnet-50:input=64,classes=100', data: image(64, 100) },
-  bert: { model: 'bert-small:sequence=32,classes=2', data: 'synthetic-tokens:32:30522:2:2000' },
-};
-
-/** A form: either a planner's plan or devices in groups (forms.ts). */
-const planned = (planner, schedule) => ({ planner, schedule });
-const grouped = (groups, schedule, more = {}) => ({ groups, schedule, ...more });
-
-/** Environment A's devices, one a stage. */
-const line = ['nano-1', 'nano-2', 'nano-3', 'nano-4', 'nano-5'].map((name) => [name]);
-
-/** The ten plans of different form, and a few more. */
-export const forms = [
-  {
-    name: 'A-1000',
-    environment: ['A', 1000],
-    model: 'mobilenet',
-    microBatch: 10,
-    count: 8,
-    cases: {
-      'pure DP': grouped([line.flat()], '1f1b'),
-      straight: grouped(line, '1f1b'),
-      'straight, GPipe': grouped(line, 'gpipe'),
-      'straight, zb-h1': grouped(line, 'zb-h1'),
-      best: planned('best'),
-    },
-  },
-  // A batch like the paper's (2048; section 5.1). One device has micro-batches of the sizes with which it is fastest on one machine or another, before the cluster and after it.
-  {
-    name: 'A-1000-batch-2000',
-    environment: ['A', 1000],
-    model: 'mobilenet',
-    microBatch: 40,
-    count: 50,
-    microBatchOfOne: 8,
-    cases: {
-      'pure DP': grouped([line.flat()], '1f1b'),
-      best: planned('best'),
-      'pure DP, 10 samples a device': grouped([line.flat()], '1f1b', { microBatch: 50 }),
-      'one device, 10 samples': grouped([['nano-1']], '1f1b', { microBatch: 10 }),
-      'one device again': grouped([['nano-1']], '1f1b', { microBatch: 8 }),
-    },
-  },
-  {
-    name: 'A-100',
-    environment: ['A', 100],
-    model: 'mobilenet',
-    microBatch: 10,
-    count: 8,
-    cases: {
-      'pure DP': grouped([line.flat()], '1f1b'),
-      'hybrid 3 + 2': grouped([line.flat().slice(0, 3), line.flat().slice(3)], '1f1b'),
-      best: planned('best'),
-    },
-  },
-  {
-    name: 'D-100',
-    environment: ['D', 100],
-    model: 'mobilenet',
-    microBatch: 12,
-    count: 8,
-    cases: {
-      'DP, unequal shares': grouped([['tx2-1', 'nano-1', 'nano-2', 'nano-3']], '1f1b'),
-      'hybrid 3 + 1': grouped([['nano-1', 'nano-2', 'nano-3'], ['tx2-1']], '1f1b'),
-      'hybrid 3 + 1, GPipe': grouped([['nano-1', 'nano-2', 'nano-3'], ['tx2-1']], 'gpipe'),
-    },
-  },
-  {
-    name: 'C-1000',
-    environment: ['C', 1000],
-    model: 'mobilenet',
-    microBatch: 16,
-    count: 6,
-    cases: {
-      'hybrid 1 + 2 + 3, unequal': grouped([['nx-1'], ['tx2-1', 'tx2-2'], ['nano-1', 'nano-2', 'nano-3']], '1f1b'),
-      'hybrid 1 + 2 + 3, zb-h1': grouped([['nx-1'], ['tx2-1', 'tx2-2'], ['nano-1', 'nano-2', 'nano-3']], 'zb-h1'),
-    },
-  },
-];
-
-/** The lab's versions of Table 4's rows: `best` beside data parallelism and a straight pipeline with 1F1B and the same balancing. Ratios of the paper: over DP, over PP. */
-const row = (letter, mbps, model, microBatch, count, paper) => ({
-  name: `T4-${model}-${letter}-${mbps}`,
-  environment: [letter, mbps],
-  model,
-  microBatch,
-  count,
-  paper,
-  cases: { best: planned('best'), dp: planned('dp'), gpipe: planned('gpipe', '1f1b') },
+/** A planner's plan. */
+export const planned = (planner: string, schedule?: string): Case => ({
+  kind: 'planned',
+  planner,
+  ...(schedule === undefined ? {} : { schedule }),
 });
 
-export const table4 = [
-  row('A', 100, 'mobilenet', 10, 8, [1.5, 3.5]),
-  row('B', 100, 'mobilenet', 10, 8, [2.3, 11.2]),
-  row('B', 1000, 'mobilenet', 10, 8, [1.2, 1.3]),
-  row('A', 100, 'efficientnet-64', 10, 8, [2.1, 2.8]),
-  row('B', 100, 'efficientnet-64', 10, 8, [4.8, 9.7]),
-  row('B', 1000, 'efficientnet-64', 10, 8, [2.1, 1.4]),
-  row('A', 100, 'resnet', 5, 8, [3.6, 5.8]),
-  row('B', 100, 'resnet', 5, 8, [6.1, 12.2]),
-  row('B', 1000, 'resnet', 5, 8, [2.9, 3.1]),
-  row('A', 100, 'bert', 5, 8, [6.4, 1.0]),
-  row('B', 100, 'bert', 5, 8, [6.8, 1.0]),
-  row('B', 1000, 'bert', 5, 8, [4.2, 1.3]),
+/** Devices in groups. */
+export const grouped = (
+  groups: Form['groups'],
+  schedule: string,
+  more: { readonly cuts?: readonly number[]; readonly microBatch?: number } = {},
+): Case => ({ kind: 'grouped', groups, schedule, ...more });
+
+/** An AllReduce of a whole model. Bytes are a member's sum. */
+interface AllReduceResult {
+  readonly bytes: number;
+  readonly measuredMs: number;
+  readonly idealMs: number;
+  readonly idealOfTcpMs: number;
+  /** Bytes sent over those of the ideal, as a fraction. */
+  readonly overhead: number;
+}
+
+/** A case as it is written to JSON. Times are medians of rounds. */
+export interface CaseResult {
+  readonly cluster: string;
+  readonly model: string;
+  readonly form: string;
+  readonly plan: string;
+  readonly measuredRoundMs: number;
+  readonly predictedRoundMs: number;
+  readonly difference: number;
+  readonly settledRoundMs: number;
+  readonly settledDifference: number;
+  readonly correctedRoundMs: number;
+  readonly checkedRoundMs: number;
+  readonly correctedDifference: number;
+  readonly workFactors: Readonly<Record<string, number>>;
+  readonly speedupOverBestDevice: number | null;
+  readonly linkUtilisation: number;
+  readonly busiestLink: string | null;
+  readonly utilisationWhileSending: number;
+  readonly allReduce: AllReduceResult | null;
+  readonly memory: readonly { readonly device: string; readonly measuredMiB: number; readonly predictedMiB: number }[];
+  readonly stolen: number;
+  readonly coresUsed: Readonly<Record<string, number>>;
+  readonly roundsMs: readonly number[];
+}
+
+/** What the program plans in: as `asteroid plan` does for somebody who waits no longer. */
+const planningLimitMs = 45_000;
+
+function layoutFor(how: Case, { profile, cluster, sizes, batch }: ReadyGroup): PlanLayout {
+  if (how.kind === 'grouped') {
+    const { microBatch = sizes.microBatchSize } = how;
+    return layoutOf(profile, cluster, { ...how, microBatchSize: microBatch, microBatchCount: batch / microBatch });
+  }
+  const startMs = performance.now();
+  return plan({
+    profile,
+    cluster,
+    batchSize: batch,
+    microBatchSize: sizes.microBatchSize,
+    planner: how.planner,
+    optimizerState,
+    replicateBatchDependent: true,
+    isTimeUp: () => performance.now() - startMs > planningLimitMs,
+    ...(how.schedule === undefined ? {} : { schedule: how.schedule }),
+  });
+}
+
+/** All cases of these groups that are asked for, with their tables. */
+export async function casesOf(bench: LabBench, groups: readonly CaseGroup[]): Promise<Found & { cases: CaseResult[] }> {
+  const cases: CaseResult[] = [];
+  for (const group of groups) cases.push(...(await runCases(bench, group)));
+  return { key: 'cases', results: cases, cases, tables: [casesTable(cases), memoryTable(cases), linksTable(cases)] };
+}
+
+/** All cases of a group that are asked for; the best single device is the first, unless it is left out. */
+async function runCases(bench: LabBench, group: CaseGroup): Promise<CaseResult[]> {
+  const wanted = Object.entries(group.cases).filter(([form]) => `${group.name} ${form}`.includes(bench.only));
+  if (wanted.length === 0) return [];
+  let ready = await openGroup(bench, group, { copies: false });
+  try {
+    const results: CaseResult[] = [];
+    const ofOne = group.microBatchOfOne === undefined ? {} : { microBatch: group.microBatchOfOne };
+    const single = [`one device, ${ready.fastest}`, grouped([[ready.fastest]], '1f1b', ofOne)] as const;
+    for (const [form, how] of bench.skipSingle ? wanted : [single, ...wanted]) {
+      if (bench.profileEach && results.length > 0) {
+        ready.bed.forgetProfiles();
+        ready = await measured(bench, group, ready.bed, { copies: false });
+      }
+      const layout = layoutFor(how, ready);
+      const single = bench.skipSingle ? 'skipped' : (results[0] ?? 'this');
+      const result = caseResult({ group, form, layout, ready, run: await ready.run(layout), single });
+      results.push(result);
+      bench.log(`  ${logLine(result)}`);
+    }
+    return results;
+  } finally {
+    await ready.bed.close();
+  }
+}
+
+function logLine(one: CaseResult): string {
+  const speedup = one.speedupOverBestDevice ?? '?';
+  return [
+    `${one.form}: measured ${one.measuredRoundMs} ms`,
+    `predicted ${one.predictedRoundMs} (${percent(one.difference)})`,
+    `after the warm-up ${one.settledRoundMs} (${percent(one.settledDifference)})`,
+    `every other round ${one.checkedRoundMs}`,
+    `corrected by those between ${one.correctedRoundMs} (${percent(one.correctedDifference)})`,
+    `${speedup}x`,
+    `busiest link ${percent(one.linkUtilisation)}; cores ${Object.values(one.coresUsed).join(' ')}; ` +
+      `work over profile ${Object.values(one.workFactors).join(' ')}; the host took ${percent(one.stolen)}`,
+  ].join(', ');
+}
+
+interface MeasuredCase {
+  readonly group: CaseGroup;
+  readonly form: string;
+  readonly layout: PlanLayout;
+  readonly ready: ReadyGroup;
+  readonly run: TrainRun;
+  /** The best device's case, which may be this one. */
+  readonly single: CaseResult | 'this' | 'skipped';
+}
+
+/**
+ * A host shared with others becomes faster and slower by a third within seconds, whatever was measured before. So every
+ * other round corrects the profile, by the processor time that devices reported of it, and the rounds between these are
+ * predicted: they had the same host, and the prediction has not seen them.
+ */
+function corrections({ layout, ready, run }: MeasuredCase) {
+  const [telling = [], checking = []] = [0, 1].map((parity) =>
+    run.roundMs.map((_, index) => index).filter((index) => index % 2 === parity),
+  );
+  const after = telling.map((index) =>
+    ready.predictAfter(
+      layout,
+      Object.fromEntries(
+        Object.entries(run.rounds).map(([device, all]) => [device, defined(all[index], `a round of ${device}`)]),
+      ),
+    ),
+  );
+  const names = layout.stages.flatMap(({ devices }) => devices);
+  return {
+    correctedMs: median(after.map(({ roundMs }) => roundMs)),
+    checkedMs: median(checking.map((index) => defined(run.roundMs[index], 'a round'))),
+    // What is known when these rounds begin: the rounds before them have checked the profile on the real stages.
+    settledMs: median(run.settled.map((one) => ready.predictAfter(layout, one).roundMs)),
+    workFactors: Object.fromEntries(
+      names.map((device) => [device, round(median(after.map(({ factors }) => factors[device] ?? 1)))]),
+    ),
+  };
+}
+
+function caseResult(one: MeasuredCase): CaseResult {
+  const { group, form, layout, ready, run } = one;
+  const { devices, roundMs: predictedMs } = ready.predict(layout);
+  const measuredMs = median(run.roundMs);
+  const names = layout.stages.flatMap(({ devices: own }) => own);
+  const { correctedMs, checkedMs, settledMs, workFactors } = corrections(one);
+  const busiest = run.links.toSorted((a, b) => b.use - a.use)[0];
+  const sender = busiest?.link.split('->')[0] ?? '';
+  return {
+    cluster: group.name,
+    model: models[group.model].model,
+    form,
+    plan: formOf(layout),
+    measuredRoundMs: round(measuredMs, 4),
+    predictedRoundMs: round(predictedMs, 4),
+    difference: round(measuredMs / predictedMs - 1),
+    settledRoundMs: round(settledMs, 4),
+    settledDifference: round(measuredMs / settledMs - 1),
+    correctedRoundMs: round(correctedMs, 4),
+    checkedRoundMs: round(checkedMs, 4),
+    correctedDifference: round(checkedMs / correctedMs - 1),
+    workFactors,
+    speedupOverBestDevice: speedup(one.single, measuredMs),
+    linkUtilisation: round(busiest?.use ?? 0),
+    busiestLink: busiest?.link ?? null,
+    utilisationWhileSending: round(run.sending[sender]?.use ?? 0),
+    allReduce: layout.stages.length === 1 && names.length > 1 ? allReduceOf(one, names, busiest?.mbps) : null,
+    memory: names.map((device) => ({
+      device,
+      measuredMiB: round(run.peakMemoryMiB[device] ?? 0),
+      predictedMiB: round(processMiB + defined(devices[device], device).peakMemoryMiB),
+    })),
+    stolen: round(run.stolen, 2),
+    coresUsed: Object.fromEntries(names.map((device) => [device, round(run.coresUsed[device] ?? 0)])),
+    roundsMs: run.roundMs.map((ms) => round(ms, 4)),
+  };
+}
+
+function speedup(single: MeasuredCase['single'], measuredMs: number): number | null {
+  if (single === 'skipped') return null;
+  return round(single === 'this' ? 1 : single.measuredRoundMs / measuredMs);
+}
+
+/** Of a model's batch statistics, which are averaged with the gradients. */
+function statisticBytes(spec: string): number {
+  const tuning = { loss: 'cross-entropy', freeze: [], freezeAllBut: [] } as const;
+  const { sequence } = trainedLayers(buildModel(spec, { initialize: false }).graph, tuning);
+  return sum(sequence.layers.map((layer) => bufferBytes(sequence, layer)));
+}
+
+/** Of a full Ethernet frame of TCP with time stamps, what is payload: no program gets more of a link. */
+const tcpShare = 1448 / 1514;
+
+/**
+ * The time for which a member of a ring was sending in each round, and the bytes that its shaper let through, headers
+ * included; the ideal is 2(n−1)/n · bytes / bandwidth, with batch statistics among the bytes: by the wire's bandwidth,
+ * and by what TCP carries over it.
+ */
+function allReduceOf({ group, ready, run }: MeasuredCase, names: readonly string[], mbps = 0): AllReduceResult {
+  const bytes = statisticBytes(models[group.model].model) + sum(ready.profile.layers.map((layer) => layer.weightBytes));
+  const idealBytes = (2 * (names.length - 1) * bytes) / names.length;
+  const idealMs = (idealBytes * 8) / (mbps * 1000);
+  const ports = names.map((device) => defined(run.sending[device], device));
+  const sentBytes = median(ports.map((port) => port.bytes)) / run.roundMs.length;
+  return {
+    bytes,
+    measuredMs: round(median(ports.map((port) => port.busyMs)) / run.roundMs.length, 4),
+    idealMs: round(idealMs, 4),
+    idealOfTcpMs: round(idealMs / tcpShare, 4),
+    overhead: round(sentBytes / idealBytes - 1),
+  };
+}
+
+const caseColumns = [
+  'cluster, Mbps',
+  'form',
+  'plan',
+  'measured ms',
+  'predicted ms',
+  'difference',
+  'with the profile as the rounds before correct it',
+  'difference',
+  'every other round ms',
+  'with the profile as processors’ work in the rounds between corrects it',
+  'difference',
+  'x best device',
+  'busiest link',
 ];
 
-/** A link that is the bottleneck: activations of early layers over 20 Mbps, many micro-batches; and an AllReduce that is most of the round. */
-export const links = [
-  {
-    name: 'links-20',
-    environment: ['pair', 20],
-    model: 'mobilenet',
-    microBatch: 2,
-    count: 32,
-    cases: {
-      pipeline: grouped([['a'], ['b']], '1f1b', { cuts: [2] }),
-      'AllReduce of 2': grouped([['a', 'b']], '1f1b'),
-    },
-  },
+/** Every case, measured and predicted. */
+function casesTable(cases: readonly CaseResult[]): string {
+  return table(
+    caseColumns,
+    cases.map((one) => [
+      ...[one.cluster, one.form, one.plan, one.measuredRoundMs],
+      ...[one.predictedRoundMs, percent(one.difference)],
+      ...[one.settledRoundMs, percent(one.settledDifference)],
+      ...[one.checkedRoundMs, one.correctedRoundMs, percent(one.correctedDifference)],
+      one.speedupOverBestDevice ?? '',
+      one.busiestLink === null ? '' : `${one.busiestLink} ${percent(one.linkUtilisation)}`,
+    ]),
+  );
+}
+
+/** The device of each case that needs the most above what was predicted. */
+function memoryTable(cases: readonly CaseResult[]): string {
+  const above = ({ measuredMiB, predictedMiB }: CaseResult['memory'][number]) => measuredMiB - 1.1 * predictedMiB - 30;
+  return table(
+    ['cluster, Mbps', 'form', 'device', 'peak MiB', 'predicted MiB', 'above prediction + 10 % + 30 MiB'],
+    cases.map(({ cluster, form, memory }) => {
+      const worst = defined(memory.toSorted((a, b) => above(b) - above(a))[0], 'a device');
+      const over = above(worst) > 0 ? above(worst).toFixed(0) : 'no';
+      return [cluster, form, worst.device, worst.measuredMiB, worst.predictedMiB, over];
+    }),
+  );
+}
+
+const linkColumns = [
+  'cluster, Mbps',
+  'form',
+  'busiest link',
+  'of the whole time',
+  'while sending',
+  'AllReduce ms',
+  'ideal ms',
+  'over',
+  'ideal at what TCP carries',
+  'over',
+  'bytes over the ideal',
 ];
 
-/** Each device lost in turn: the paper's figures 16 and 17. And FTPipeHD's Table III: two processes on a laptop, and a desktop PC a seventh as fast, which ResPipe lets do the work of the second. */
-export const recovery = [
-  { name: 'recovery-D-100', environment: ['D', 100], model: 'efficientnet', microBatch: 10, count: 8, planner: 'best' },
-  {
-    name: 'recovery-ftpipehd-100',
-    environment: ['laptops', 100],
-    model: 'mobilenet',
-    microBatch: 8,
-    count: 4,
-    planner: 'ftpipehd',
-    lost: ['b'],
-  },
-];
+/** Links that are the bottleneck, and AllReduces. */
+function linksTable(cases: readonly CaseResult[]): string {
+  return table(
+    linkColumns,
+    cases.flatMap(({ cluster, form, busiestLink, linkUtilisation, utilisationWhileSending, allReduce }) => {
+      if (busiestLink === null || (linkUtilisation < 0.5 && allReduce === null)) return [];
+      const use = [percent(linkUtilisation), percent(utilisationWhileSending)];
+      return [[cluster, form, busiestLink, ...use, ...allReduceCells(allReduce)]];
+    }),
+  );
+}
 
-/** A link of 100 Mbps that falls to 5, and a device of one core that falls to a quarter. */
-export const slowed = [
-  { name: 'slowed-100', environment: ['mixed', 100], model: 'mobilenet', microBatch: 8, count: 6 },
-];
-
-/** Devices whose limits a plan fills as far as it can. With an AllReduce beside the last backward pass, the last micro-batch comes in several graphs, the others in one. */
-export const memory = [
-  {
-    name: 'memory-288',
-    environment: ['tight', 100, 288],
-    model: 'mobilenet',
-    microBatch: 32,
-    count: 8,
-    schedule: '1f1b',
-  },
-  {
-    name: 'memory-320-overlap',
-    environment: ['tight', 100, 320],
-    model: 'mobilenet',
-    microBatch: 32,
-    count: 8,
-    schedule: '1f1b-overlap',
-  },
-  { name: 'memory-512', environment: ['tight', 100, 512], model: 'mobilenet', microBatch: 64, count: 4 },
-];
-
-/** Five equal devices, each by itself. */
-export const together = [
-  { name: 'together-A', environment: ['A', 1000], model: 'mobilenet', microBatch: 10, count: 8 },
-];
-
-/** Against PyTorch. */
-export const peers = [
-  { name: 'peers-A-1000', environment: ['A', 1000], model: 'mobilenet', microBatch: 10, count: 8 },
-  { name: 'peers-A-100', environment: ['A', 100], model: 'mobilenet', microBatch: 10, count: 8 },
-];
+function allReduceCells(allReduce: AllReduceResult | null): (string | number)[] {
+  if (allReduce === null) return ['', '', '', '', '', ''];
+  const { measuredMs, idealMs, idealOfTcpMs, overhead } = allReduce;
+  const over = (ideal: number) => percent(measuredMs / ideal - 1);
+  return [measuredMs, idealMs, over(idealMs), idealOfTcpMs, over(idealOfTcpMs), percent(overhead)];
+}

@@ -1,117 +1,196 @@
-// @ts-nocheck
-// A link or a device of a lab that becomes slow in the middle of training: how long until it is noticed and training goes on in another layout, and how fast
-// that is beside the best plan for the devices and links as they are then, run from the start.
+// Section slowed: a link or a device of a lab that becomes slow in the middle of training: how long until it is noticed
+// and training goes on in another layout, and how fast that is, next to the best plan for the devices and links as they
+// are then, run from the start.
 
+import { defined } from '../../dist/assert.js';
+import type { Plan } from '../../dist/cluster/cluster.js';
 import { plan } from '../../dist/planner/plan.js';
-import { formOf } from './forms.ts';
+import { median } from '../../dist/statistics.js';
+import { percent } from '../common/numbers.ts';
+import { table } from '../common/table.ts';
+import { type JsonEvent, roundMsOf } from './events.ts';
+import { type Found, type Group, type LabBench, models, openGroup, optimizerState, type ReadyGroup } from './group.ts';
+import { formOf } from './layout.ts';
 
-const median = (values) => values.toSorted((a, b) => a - b)[Math.floor(values.length / 2)];
+/** A link of 100 Mbps that falls to 5, and a device of one core that falls to a quarter. */
+const groups: readonly Group[] = [
+  { name: 'slowed-100', environment: ['mixed', 100], model: 'mobilenet', microBatch: 8, count: 6 },
+];
+const slowMbps = 5;
+const slowCores = 0.25;
 
 /** Rounds before the change, and of a new layout before its speed is measured. */
 const settlingRounds = 12;
-/** Layouts that follow each other within so many rounds are on their way to one. */
+/** Layouts that follow each other within this many rounds are on their way to one. */
 const quietRounds = 25;
 /** A run that has not found another layout by then keeps its own. */
 const mostRounds = 150;
 
-/**
- * One run in which something becomes slow. `change` makes it so. Resolves with the seconds until it was noticed and until the last change of the layout stood
- * (undefined: none was made), the layout's form, and the rounds' times before, slow and after.
- */
-async function slowDown({ train, batch, rounds }, change) {
-  const heard = {
-    changeMs: undefined,
-    noticed: undefined,
-    layoutMs: undefined,
-    plan: undefined,
-    lost: [],
-    before: [],
-    slow: [],
-    after: [],
-  };
-  let lastChange = Number.POSITIVE_INFINITY;
-  const onEvent = (event, nowMs) => {
-    const isChanged = heard.changeMs !== undefined;
-    if (event.event === 'plan' || event.event === 'recovering') heard.plan = event.plan;
-    if (event.event === 'left' && isChanged) heard.lost.push(event.device);
-    if (event.event === 'drift' && isChanged)
-      heard.noticed ??= { seconds: (nowMs - heard.changeMs) / 1000, factors: event.factors, links: event.links };
-    if (event.event === 'recovered' && isChanged) {
-      heard.layoutMs = nowMs;
-      lastChange = event.round;
-      heard.after = [];
-    }
-    if (event.event !== 'round') return;
-    const roundMs = (batch / event.samplesPerS) * 1000;
-    if (!isChanged) heard.before.push(roundMs);
-    else if (heard.layoutMs === undefined) heard.slow.push(roundMs);
-    else heard.after.push(roundMs);
-    if (event.round === settlingRounds + rounds) {
-      heard.changeMs = nowMs;
-      change();
-    }
-  };
-  const isEnough = (event) =>
-    event.event === 'round' &&
-    event.round >= Math.min(lastChange + Math.max(quietRounds, settlingRounds + rounds), mostRounds);
-  await train(['--steps', '2000', '--planner', 'best', '--schedule', 'auto'], { batch, onEvent, isEnough });
-  const settled = heard.after.slice(settlingRounds);
-  return {
-    noticed: heard.noticed,
-    layoutSeconds: heard.layoutMs === undefined ? undefined : (heard.layoutMs - heard.changeMs) / 1000,
-    form: formOf(heard.plan),
-    lost: heard.lost,
-    beforeMs: median(heard.before.slice(settlingRounds)),
-    slowMs: median(heard.slow),
-    afterMs: settled.length === 0 ? median(heard.slow.slice(-rounds)) : median(settled),
-  };
+type Drift = Extract<JsonEvent, { event: 'drift' }>;
+
+/** A change, as a run met it. Seconds are since the change; rounds' times are medians. */
+interface SlowRun {
+  readonly noticed: ({ readonly seconds: number } & Pick<Drift, 'factors' | 'links'>) | undefined;
+  /** Until the last change of the layout stood; undefined if none was made. */
+  readonly layoutSeconds: number | undefined;
+  /** The last layout. */
+  readonly form: string;
+  readonly lost: readonly string[];
+  readonly beforeMs: number;
+  readonly slowMs: number;
+  readonly afterMs: number;
 }
 
-/** The link of two devices between which most goes, and the fastest device, each slowed in turn: those that are `wanted`. `open` makes a fresh lab for each. */
-export async function measureSlowed(open, { wanted, optimizerState, rounds, log }) {
-  const results = [];
-  for (const what of wanted) {
-    const ready = await open();
-    try {
-      const { bed, profile, cluster, batch, sizes, train, predict, fastest } = ready;
-      const planFor = (changed) =>
-        plan({
-          ...changed,
-          batchSize: batch,
-          microBatchSize: sizes.microBatchSize,
-          planner: 'best',
-          optimizerState,
-          replicateBatchDependent: true,
-        });
-      const layout = planFor({ profile, cluster });
-      const [busiest] = Object.entries(predict(layout).links).toSorted(([, a], [, b]) => b.bytes - a.bytes);
-      const [from, to] = what === 'link' ? busiest[0].split('->') : [];
-      const change =
-        what === 'link' ? () => bed.setBandwidth(from, to, slowMbps) : () => bed.setCores(fastest, slowCores);
-      const run = await slowDown({ train, batch, rounds }, change);
-      // The lab stays as it is: what the whole planner makes of it, measured anew and from the start.
-      bed.forgetProfiles();
-      const anew = await train(
-        ['--steps', String(settlingRounds + rounds), '--planner', 'best', '--schedule', 'auto'],
-        { batch, warmUp: settlingRounds },
-      );
-      const result = {
-        what: what === 'link' ? `${from} — ${to} to ${slowMbps} Mbps` : `${fastest} to ${slowCores} cores`,
-        before: formOf(layout),
-        ...run,
-        anew: formOf(anew.plan),
-        anewMs: median(anew.roundMs),
-      };
-      log(
-        `  ${result.what}: noticed after ${run.noticed?.seconds.toFixed(1) ?? '-'} s, another layout after ${run.layoutSeconds?.toFixed(1) ?? '-'} s; rounds ${run.beforeMs.toFixed(0)} -> ${run.slowMs.toFixed(0)} -> ${run.afterMs.toFixed(0)} ms (${run.form}), anew ${result.anewMs.toFixed(0)} (${result.anew}); lost ${run.lost.join(' ') || 'nobody'}`,
-      );
-      results.push(result);
-    } finally {
-      await ready.bed.close();
-    }
+interface SlowResult extends SlowRun {
+  readonly cluster: string;
+  readonly model: string;
+  readonly what: string;
+  readonly before: string;
+  /** The best plan for how things are now. */
+  readonly anew: string;
+  readonly anewMs: number;
+}
+
+/** Follows one run in which something becomes slow: `change` makes it so. */
+class SlowLog {
+  readonly #batch: number;
+  readonly #rounds: number;
+  readonly #change: () => void;
+  #changeMs: number | undefined;
+  #noticed: SlowRun['noticed'];
+  #layoutMs: number | undefined;
+  #lastChange = Number.POSITIVE_INFINITY;
+  #plan: Plan | undefined;
+  readonly #lost: string[] = [];
+  readonly #before: number[] = [];
+  readonly #slow: number[] = [];
+  #after: number[] = [];
+
+  constructor(batch: number, rounds: number, change: () => void) {
+    this.#batch = batch;
+    this.#rounds = rounds;
+    this.#change = change;
   }
-  return results;
+
+  hear(event: JsonEvent, nowMs: number): void {
+    if (event.event === 'plan' || event.event === 'recovering') this.#plan = event.plan;
+    if (this.#changeMs !== undefined) this.#hearChanged(event, nowMs, this.#changeMs);
+    if (event.event !== 'round') return;
+    const times = this.#changeMs === undefined ? this.#before : this.#layoutMs === undefined ? this.#slow : this.#after;
+    times.push(roundMsOf(event, this.#batch));
+    if (event.round !== settlingRounds + this.#rounds) return;
+    this.#changeMs = nowMs;
+    this.#change();
+  }
+
+  #hearChanged(event: JsonEvent, nowMs: number, changeMs: number): void {
+    if (event.event === 'left') this.#lost.push(event.device);
+    if (event.event === 'drift')
+      this.#noticed ??= { seconds: (nowMs - changeMs) / 1000, factors: event.factors, links: event.links };
+    if (event.event !== 'recovered') return;
+    this.#layoutMs = nowMs;
+    this.#lastChange = event.round;
+    this.#after = [];
+  }
+
+  isEnough(event: JsonEvent): boolean {
+    const quiet = this.#lastChange + Math.max(quietRounds, settlingRounds + this.#rounds);
+    return event.event === 'round' && event.round >= Math.min(quiet, mostRounds);
+  }
+
+  result(): SlowRun {
+    const settled = this.#after.slice(settlingRounds);
+    const changeMs = defined(this.#changeMs, 'the change');
+    return {
+      noticed: this.#noticed,
+      layoutSeconds: this.#layoutMs === undefined ? undefined : (this.#layoutMs - changeMs) / 1000,
+      form: formOf(defined(this.#plan, 'a plan')),
+      lost: this.#lost,
+      beforeMs: median(this.#before.slice(settlingRounds)),
+      slowMs: median(this.#slow),
+      afterMs: settled.length === 0 ? median(this.#slow.slice(-this.#rounds)) : median(settled),
+    };
+  }
 }
 
-const slowMbps = 5;
-const slowCores = 0.25;
+const planning = ['--planner', 'best', '--schedule', 'auto'];
+
+/** The link of two devices on which most bytes travel, or the fastest device, becomes slow. */
+function changeOf(what: 'link' | 'device', { bed, predict, fastest }: ReadyGroup, layout: Plan) {
+  if (what === 'device')
+    return { what: `${fastest} to ${slowCores} cores`, change: () => bed.setCores(fastest, slowCores) };
+  const [busiest] = Object.entries(predict(layout).links).toSorted(([, a], [, b]) => b.bytes - a.bytes);
+  const [from = '', to = ''] = defined(busiest, 'a link')[0].split('->');
+  return { what: `${from} — ${to} to ${slowMbps} Mbps`, change: () => bed.setBandwidth(from, to, slowMbps) };
+}
+
+async function measure(bench: LabBench, group: Group, what: 'link' | 'device'): Promise<SlowResult> {
+  const ready = await openGroup(bench, group, { copies: true });
+  try {
+    const { bed, profile, cluster, batch, sizes, train } = ready;
+    const layout = plan({
+      ...{ profile, cluster, planner: 'best', optimizerState },
+      batchSize: batch,
+      microBatchSize: sizes.microBatchSize,
+      replicateBatchDependent: true,
+    });
+    const slow = changeOf(what, ready, layout);
+    const log = new SlowLog(batch, bench.rounds, slow.change);
+    await train(['--steps', '2000', ...planning], {
+      onEvent: (event, nowMs) => log.hear(event, nowMs),
+      isEnough: (event) => log.isEnough(event),
+    });
+    // The lab stays as it is: what the whole planner makes of it, measured anew and from the start.
+    bed.forgetProfiles();
+    const anew = await train(['--steps', String(settlingRounds + bench.rounds), ...planning], {
+      warmUp: settlingRounds,
+    });
+    const result = {
+      ...{ cluster: group.name, model: models[group.model].model, what: slow.what, before: formOf(layout) },
+      ...log.result(),
+      ...{ anew: formOf(anew.documents().plan), anewMs: median(anew.roundMs) },
+    };
+    bench.log(`  ${logLine(result)}`);
+    return result;
+  } finally {
+    await ready.bed.close();
+  }
+}
+
+function logLine(one: SlowResult): string {
+  const rounds = [one.beforeMs, one.slowMs, one.afterMs].map((ms) => ms.toFixed(0)).join(' -> ');
+  return [
+    `${one.what}: noticed after ${one.noticed?.seconds.toFixed(1) ?? '-'} s, ` +
+      `another layout after ${one.layoutSeconds?.toFixed(1) ?? '-'} s`,
+    `rounds ${rounds} ms (${one.form}), anew ${one.anewMs.toFixed(0)} (${one.anew})`,
+    `lost ${one.lost.join(' ') || 'nobody'}`,
+  ].join('; ');
+}
+
+const columns = [
+  'slow',
+  'noticed',
+  'another layout',
+  'rounds before',
+  'slow',
+  'after',
+  'planned anew',
+  'difference',
+  'the layout',
+  'anew',
+  'given up',
+];
+
+export async function slowed(bench: LabBench): Promise<Found> {
+  const results: SlowResult[] = [];
+  for (const group of groups)
+    for (const what of ['link', 'device'] as const)
+      if (`${group.name} ${what}`.includes(bench.only)) results.push(await measure(bench, group, what));
+  const seconds = (value: number | undefined) => (value === undefined ? '-' : `${value.toFixed(1)} s`);
+  const rows = results.map((one) => [
+    ...[one.what, seconds(one.noticed?.seconds), seconds(one.layoutSeconds)],
+    ...[one.beforeMs, one.slowMs, one.afterMs, one.anewMs].map((ms) => `${ms.toFixed(0)} ms`),
+    ...[percent(one.afterMs / one.anewMs - 1), one.form, one.anew, one.lost.join(' ') || '-'],
+  ]);
+  return { key: 'slowed', results, tables: [table(columns, rows)] };
+}

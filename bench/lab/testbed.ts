@@ -1,313 +1,260 @@
-// @ts-nocheck
-// A lab, and training runs in it through the command line, with what is only seen from outside: bytes on each link, processor time and memory of each device.
+// A lab, and training runs in it through the command line, with what is seen of them from outside (watch.ts).
 
 import { execFileSync, spawn } from 'node:child_process';
 import { cpSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { availableParallelism, tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { createInterface } from 'node:readline';
-import { makeLab, removeLab } from '../../dist/lab/lab.js';
+import { defined } from '../../dist/assert.js';
+import type { Cluster, Plan, PlanLayout, Profile } from '../../dist/cluster/cluster.js';
+import type { Priority } from '../../dist/lab/cgroups.js';
+import { type Lab, makeLab, removeLab } from '../../dist/lab/lab.js';
 import { keepAwake } from './awake.ts';
+import { type DeviceRound, type DeviceRounds, deviceRounds, type JsonEvent, roundMsOf } from './events.ts';
+import { between, type Counters, counters, processesOf, samplePorts, type Use, watchMemory } from './watch.ts';
 
 const main = new URL('../../dist/cli/main.js', import.meta.url).pathname;
-const sampler = new URL('./sampler.js', import.meta.url).pathname;
-const memorySampleMs = 200;
-/** A port that sends less than this in a sample's 10 ms sends no tensors. */
-const idleBytes = 4096;
-/** Segments leave the shaper in lumps of at most so many bytes: a pause of three of them is no sending any more. */
-const lumpBytes = 65_536;
 
-/**
- * A lab for a cluster on cores that are kept awake, its files in a temporary folder. `caches` is a folder that holds measured profiles between labs of the same
- * devices: they do not depend on links.
- */
-export async function openTestbed(cluster, { name, priority, caches }) {
+/** A device's memory limit, and the processes that the system has killed for it. */
+export interface MemoryLimit {
+  readonly device: string;
+  readonly limitMiB: number;
+  readonly killCount: number;
+}
+
+/** How a run is watched. */
+export interface TrainOptions {
+  /** Samples of a round. */
+  readonly batch: number;
+  /** First rounds that are not measured. Default 0. */
+  readonly warmUp?: number;
+  /** Sees each event of the run, with the time at which it came. */
+  readonly onEvent?: (event: JsonEvent, nowMs: number) => void;
+  /** The run is stopped after an event for which this is true. */
+  readonly isEnough?: (event: JsonEvent) => boolean;
+}
+
+/** What a run has shown. `Use` is of the time between the end of the warm-up and the end of the last round. */
+export interface TrainRun extends Use {
+  /** Of the measured rounds. */
+  readonly roundMs: readonly number[];
+  /** By device, what it reported of each of them. */
+  readonly rounds: Readonly<Record<string, readonly DeviceRound[]>>;
+  /** What devices reported of the last rounds before them. */
+  readonly settled: readonly DeviceRounds[];
+  readonly peakMemoryMiB: Readonly<Record<string, number>>;
+  /** Reads the run folder's documents, while the lab stands. A run with a given plan has no profile. */
+  readonly documents: () => RunDocuments;
+}
+
+export interface RunDocuments {
+  readonly profile: Profile;
+  readonly cluster: Cluster;
+  readonly plan: Plan;
+}
+
+/** A lab that stands, and what can be done to it. */
+export interface Testbed {
+  readonly lab: Lab;
+  /** `asteroid train ...args`. Rejects if it fails. */
+  train(args: readonly string[], options: TrainOptions): Promise<TrainRun>;
+  /** Ends all processes of a device at once, as if it had lost its power. */
+  killDevice(device: string): void;
+  /** Sets the bandwidth of both directions of a link. */
+  setBandwidth(a: string, b: string, mbps: number): void;
+  /** Sets a device's quota. */
+  setCores(device: string, cores: number): void;
+  limits(): MemoryLimit[];
+  /** The next run measures all devices anew. */
+  forgetProfiles(): void;
+  /** Writes a plan to a file, whose path it returns; the file before is gone. */
+  writePlan(plan: PlanLayout): string;
+  /** Removes the lab; a second call waits for the same end. */
+  close(): Promise<void>;
+}
+
+/** How a testbed is made. `caches`: a folder that holds measured profiles between labs of the same devices. */
+export interface TestbedOptions {
+  readonly name: string;
+  readonly priority: Priority;
+  readonly caches: string;
+}
+
+/** A lab for a cluster on cores that are kept awake, its files in a temporary folder. */
+export async function openTestbed(cluster: Cluster, { name, priority, caches }: TestbedOptions): Promise<Testbed> {
   const folder = mkdtempSync(join(tmpdir(), 'asteroid-bench-'));
   const state = join(folder, 'state');
   await removeLab(name, state); // of a run that was killed
   const lab = await makeLab(cluster, { name, network: 'links', priority, coreCount: availableParallelism() }, state);
-  const pairs = lab.layout.devices.map(({ name: device, cores }, index) => ({
+  const { devices } = lab.layout;
+  // Profiles do not depend on links.
+  const pairs = devices.map(({ name: device, cores }, index) => ({
     own: join(lab.folder, String(index + 1), 'cache'),
     kept: join(caches, `${device}@${cores}`),
   }));
   for (const { own, kept } of pairs) if (existsSync(kept)) cpSync(kept, own, { recursive: true });
   const letSleep = keepAwake();
-  let runCount = 0;
-  let closing: Promise<void> | undefined;
-  return {
-    lab,
-    /** `asteroid train ...args`: see below. */
-    train: (args, options) => train({ lab, state, folder: join(folder, `run-${++runCount}`) }, args, options),
-    /** Ends all processes of a device at once, as if it had lost its power. */
-    killDevice: (device) => processesOf(lab, device).forEach((id) => process.kill(id, 'SIGKILL')),
-    /** Both directions of a link carry so much from now on. */
-    setBandwidth: (a, b, mbps) =>
-      [
-        [a, b],
-        [b, a],
-      ].forEach(([from, to]) => shape(lab, from, to, mbps)),
-    /** A device has another quota from now on. */
-    setCores: (device, cores) => limit(lab, device, cores),
-    /** By device, the memory limit of its control group, and processes that the system has killed for it. */
-    limits: () => lab.layout.devices.map(({ name }) => limitOf(lab, name)),
-    /** The next run measures all devices anew. */
-    forgetProfiles: () => pairs.forEach(({ own }) => rmSync(own, { recursive: true, force: true })),
-    writePlan(plan) {
-      const file = join(folder, 'plan.json');
-      writeFileSync(file, JSON.stringify(plan));
-      return file;
-    },
-    /** Whoever calls again waits for the same end. */
-    close: () => (closing ??= remove()),
-  };
-  async function remove() {
+  const remove = async () => {
     letSleep();
     for (const { own, kept } of pairs) if (existsSync(own)) cpSync(own, kept, { recursive: true });
     await removeLab(name, state);
     rmSync(folder, { recursive: true, force: true });
+  };
+  let runCount = 0;
+  let closing: Promise<void> | undefined;
+  return {
+    lab,
+    train: (args, options) => train({ lab, state, folder: join(folder, `run-${++runCount}`) }, args, options),
+    killDevice: (device) => {
+      for (const id of processesOf(lab, device)) process.kill(id, 'SIGKILL');
+    },
+    setBandwidth: (a, b, mbps) => {
+      shape(lab, a, b, mbps);
+      shape(lab, b, a, mbps);
+    },
+    setCores: (device, cores) => limit(lab, device, cores),
+    limits: () => devices.map((device) => limitOf(lab, device.name)),
+    forgetProfiles: () => {
+      for (const { own } of pairs) rmSync(own, { recursive: true, force: true });
+    },
+    writePlan: (plan) => {
+      const file = join(folder, 'plan.json');
+      writeFileSync(file, JSON.stringify(plan));
+      return file;
+    },
+    close: () => (closing ??= remove()),
+  };
+}
+
+/** What devices report of the rounds in the last 30 s before those that are measured is kept: of at least three. */
+const [settledMs, leastSettled] = [30_000, 3];
+
+interface RunPlace {
+  readonly lab: Lab;
+  readonly state: string;
+  readonly folder: string;
+}
+
+/** A look at the counters, and how many samples of the ports there were. */
+type Mark = Counters & { readonly sample: number };
+
+/** Collects the rounds of a run. `look` is taken after each. */
+class RoundLog {
+  readonly roundMs: number[] = [];
+  readonly rounds: Record<string, DeviceRound[]> = {};
+  readonly #options: TrainOptions;
+  readonly #look: () => Mark;
+  readonly #before: { readonly devices: DeviceRounds; readonly atMs: number }[] = [];
+  start: Mark | undefined;
+  end: Mark | undefined;
+
+  constructor(options: TrainOptions, look: () => Mark) {
+    this.#options = options;
+    this.#look = look;
+  }
+
+  add(event: Extract<JsonEvent, { event: 'round' }>): void {
+    const { batch, warmUp = 0 } = this.#options;
+    const mark = this.#look();
+    const devices = deviceRounds(event, batch);
+    if (event.round < warmUp) {
+      this.start = mark;
+      this.#before.push({ devices, atMs: mark.atMs });
+      return;
+    }
+    // Processes that have ended are not counted any more.
+    if (Object.values(mark.usedMs).every((ms) => ms >= 0)) this.end = mark;
+    this.roundMs.push(roundMsOf(event, batch));
+    for (const [device, one] of Object.entries(devices)) {
+      this.rounds[device] ??= [];
+      this.rounds[device].push(one);
+    }
+  }
+
+  settled(): DeviceRounds[] {
+    const since = (this.start?.atMs ?? 0) - settledMs;
+    const least = this.#before.length - leastSettled;
+    return this.#before.filter(({ atMs }, index) => index >= least || atMs > since).map(({ devices }) => devices);
   }
 }
 
-/** What devices told of the rounds of so long before those that are measured is kept: of so many at least. */
-const [settledMs, leastSettled] = [30_000, 3];
-
-/**
- * Runs `asteroid train` in the lab. The first `warmUp` rounds are not measured. Returns the other rounds' times, and what each device told of each of
- * them, and of the last rounds before them (`settled`); what each link carried and each device computed between the end of the warm-up and the end of the last round; the most memory of each device's
- * process; and the run folder's documents. `onEvent` sees each event of the run, with the time at which it came; the run is stopped after one of which `isEnough` says so.
- */
-function train({ lab, state, folder }, args, { warmUp = 0, batch, onEvent = () => {}, isEnough = () => false }) {
+function train({ lab, state, folder }: RunPlace, args: readonly string[], options: TrainOptions): Promise<TrainRun> {
   const words = ['lab', 'run', '--name', lab.layout.name, '--json', '--', 'train', ...args, '--out', folder];
   const child = spawn(process.execPath, [main, ...words], {
     env: { ...process.env, ASTEROID_STATE: state },
     stdio: ['ignore', 'pipe', 'pipe'],
   });
   const ports = samplePorts(lab);
-  const roundMs = [];
   const memory = watchMemory(lab);
-  const marks = {};
-  const rounds = {};
-  const before = [];
+  const log = new RoundLog(options, () => ({ ...counters(lab), sample: ports.samples.length }));
   let errors = '';
   let isStopped = false;
   child.stderr.setEncoding('utf8').on('data', (text) => (errors += text));
   createInterface({ input: child.stdout }).on('line', (line) => {
-    const event = JSON.parse(line);
-    onEvent(event, performance.now());
-    if (!isStopped && isEnough(event)) isStopped = child.kill('SIGINT');
-    if (event.event !== 'round') return;
-    const mark = { ...counters(lab), sample: ports.samples.length };
-    const ms = (batch / event.samplesPerS) * 1000;
-    const told = Object.fromEntries(
-      Object.entries(event.busyFraction).map(([device, fraction]) => [
-        device,
-        { busyMs: fraction * ms, ...event.work[device] },
-      ]),
-    );
-    if (event.round < warmUp) {
-      marks.before = mark;
-      before.push({ told, atMs: mark.atMs });
-      return;
-    }
-    // What has ended is not counted any more.
-    if (Object.values(mark.usedMs).every((ms) => ms >= 0)) marks.after = mark;
-    roundMs.push(ms);
-    for (const [device, one] of Object.entries(told)) rounds[device] = [...(rounds[device] ?? []), one];
+    const event: JsonEvent = JSON.parse(line);
+    options.onEvent?.(event, performance.now());
+    if (!isStopped && options.isEnough?.(event) === true) isStopped = child.kill('SIGINT');
+    if (event.event === 'round') log.add(event);
   });
   return new Promise((resolve, reject) => {
     child.once('close', (code) => {
       memory.end();
       ports.end();
-      if (code !== (isStopped ? 130 : 0))
-        return reject(new Error(`train ${args.join(' ')} ended with ${code}: ${errors.slice(-2000)}`));
-      const document = (name) =>
-        existsSync(join(folder, name)) ? JSON.parse(readFileSync(join(folder, name), 'utf8')) : undefined;
-      const { before: start, after } = marks;
-      const settled = before.filter(
-        ({ atMs }, index) => index >= before.length - leastSettled || atMs > start.atMs - settledMs,
-      );
-      resolve({
-        roundMs,
-        rounds,
-        settled: settled.map(({ told }) => told),
-        ...(start === undefined || after === undefined
+      if (code !== (isStopped ? 130 : 0)) {
+        reject(new Error(`train ${args.join(' ')} ended with ${code}: ${errors.slice(-2000)}`));
+        return;
+      }
+      const { roundMs, rounds, start, end } = log;
+      const documents = () => documentsIn(folder);
+      const use =
+        start === undefined || end === undefined
           ? { links: [], sending: {}, coresUsed: {}, stolen: 0 }
-          : between(lab, start, after, ports.samples)),
-        peakMemoryMiB: memory.peakMiB(),
-        profile: document('profile.json'),
-        cluster: document('cluster.json'),
-        plan: document('plan.json'),
-      });
+          : between(lab, start, end, ports.samples.slice(start.sample, end.sample));
+      resolve({ roundMs, rounds, settled: log.settled(), ...use, peakMemoryMiB: memory.peakMiB(), documents });
     });
   });
 }
 
-/** What a device sends to another is let through at so much. */
-function shape({ layout: { devices } }, from, to, mbps) {
-  const { namespace } = devices.find(({ name }) => name === from);
-  const id = `1:${(devices.findIndex(({ name }) => name === to) + 1).toString(16)}`;
-  const rate = ['rate', `${mbps}mbit`, 'burst', '64kb', 'cburst', '64kb', 'quantum', '60000'];
-  execFileSync('tc', [
-    '-n',
-    namespace,
-    'class',
-    'change',
-    'dev',
-    'eth0',
-    'parent',
-    '1:',
-    'classid',
-    id,
-    'htb',
-    ...rate,
-  ]);
+function documentsIn(folder: string): RunDocuments {
+  const document = (name: string) => JSON.parse(readFileSync(join(folder, name), 'utf8'));
+  return { profile: document('profile.json'), cluster: document('cluster.json'), plan: document('plan.json') };
 }
 
-function limit({ cgroups }, device, cores) {
-  const folder = dirname(cgroups.devices[device][0]);
+/** Sets the rate of what a device sends to another. */
+function shape({ layout: { devices } }: Lab, from: string, to: string, mbps: number): void {
+  const { namespace } = defined(
+    devices.find(({ name }) => name === from),
+    from,
+  );
+  const id = `1:${(devices.findIndex(({ name }) => name === to) + 1).toString(16)}`;
+  const rate = ['rate', `${mbps}mbit`, 'burst', '64kb', 'cburst', '64kb', 'quantum', '60000'];
+  const words = ['class', 'change', 'dev', 'eth0', 'parent', '1:', 'classid', id, 'htb', ...rate];
+  execFileSync('tc', ['-n', namespace, ...words]);
+}
+
+function limit({ cgroups }: Lab, device: string, cores: number): void {
+  const folder = dirname(defined(cgroups.devices[device]?.[0], `the group of ${device}`));
   const periodUs = 10_000;
-  const [file, value] = existsSync(join(folder, 'cpu.max'))
-    ? ['cpu.max', `${cores * periodUs} ${periodUs}`]
-    : ['cpu.cfs_quota_us', String(cores * periodUs)];
+  const quota = existsSync(join(folder, 'cpu.max'))
+    ? { file: 'cpu.max', value: `${cores * periodUs} ${periodUs}` }
+    : { file: 'cpu.cfs_quota_us', value: String(cores * periodUs) };
   const burst = ['cpu.max.burst', 'cpu.cfs_burst_us']
     .map((name) => join(folder, name))
     .find((path) => existsSync(path));
   // A burst is never more than the quota.
   const burstUs = burst === undefined ? 0 : Math.min(Number(readFileSync(burst, 'utf8')), cores * periodUs);
   if (burst !== undefined) writeFileSync(burst, '0');
-  writeFileSync(join(folder, file), value);
+  writeFileSync(join(folder, quota.file), quota.value);
   if (burst !== undefined) writeFileSync(burst, String(burstUs));
 }
 
-function limitOf({ cgroups }, device) {
-  const read = (file) =>
+function limitOf({ cgroups }: Lab, device: string): MemoryLimit {
+  const read = (file: string) =>
     cgroups.devices[device]
-      .map((path) => path.replace('cgroup.procs', file))
+      ?.map((path) => path.replace('cgroup.procs', file))
       .filter((path) => existsSync(path))
       .map((path) => readFileSync(path, 'utf8'))[0];
   const limitMiB = Number(read('memory.limit_in_bytes') ?? read('memory.max')) / 2 ** 20;
-  return {
-    device,
-    limitMiB,
-    killCount: Number(/^oom_kill (\d+)$/m.exec(read('memory.oom_control') ?? read('memory.events'))[1]),
-  };
-}
-
-/** The most memory that each device's processes have had in memory at once, files included. */
-function watchMemory(lab) {
-  const peak = new Map();
-  const peakMiB = (id) => {
-    const status = existsSync(`/proc/${id}/status`) ? readFileSync(`/proc/${id}/status`, 'utf8') : '';
-    return Number(/^VmHWM:\s+(\d+)/m.exec(status)?.[1] ?? 0) / 1024;
-  };
-  const timer = setInterval(() => {
-    for (const { name } of lab.layout.devices)
-      peak.set(name, Math.max(peak.get(name) ?? 0, ...processesOf(lab, name).map(peakMiB)));
-  }, memorySampleMs);
-  return { end: () => clearInterval(timer), peakMiB: () => Object.fromEntries(peak) };
-}
-
-/** Samples of [ms, bytes sent by each device …], which grow while the run goes on. */
-function samplePorts({ layout }) {
-  const child = spawn(
-    'ip',
-    ['netns', 'exec', layout.switchNamespace, process.execPath, sampler, String(layout.devices.length)],
-    { stdio: ['ignore', 'pipe', 'inherit'] },
-  );
-  const samples = [];
-  createInterface({ input: child.stdout }).on('line', (line) => samples.push(line.split(' ').map(Number)));
-  return { samples, end: () => child.kill() };
-}
-
-/** Bytes that have left each device for each other, and processor time of each, with the time of looking. */
-function counters(lab) {
-  const { layout } = lab;
-  const bytes = {};
-  for (const { name, namespace } of layout.devices) {
-    const text = execFileSync('tc', ['-s', '-n', namespace, 'class', 'show', 'dev', 'eth0'], { encoding: 'utf8' });
-    for (const [, id, sent] of text.matchAll(/class htb 1:([0-9a-f]+)[^\n]*\n\s*Sent (\d+) bytes/g)) {
-      bytes[`${name}->${layout.devices[Number.parseInt(id, 16) - 1].name}`] = Number(sent);
-    }
-  }
-  return {
-    bytes,
-    usedMs: Object.fromEntries(layout.devices.map(({ name }) => [name, usedTimeMs(processesOf(lab, name))])),
-    stolenMs: stolenTimeMs(),
-    atMs: performance.now(),
-  };
-}
-
-/** Processor time of all cores that the host gave to others while something here would have computed, to 10 ms. */
-function stolenTimeMs() {
-  const [, steal = 0] = /^cpu +(?:\d+ ){7}(\d+)/.exec(readFileSync('/proc/stat', 'utf8')) ?? [];
-  return Number(steal) * 10;
-}
-
-/** The ids of a device's processes. */
-function processesOf({ cgroups }, device) {
-  const [processes] = cgroups.devices[device];
-  return readFileSync(processes, 'utf8')
-    .split('\n')
-    .filter((id) => id !== '')
-    .map(Number);
-}
-
-/** Processor time that a device's processes have used, to 10 ms; not a number when they have ended, as after the last round. */
-function usedTimeMs(ids) {
-  if (ids.length === 0) return Number.NaN;
-  return ids.reduce((sum, id) => {
-    const status = existsSync(`/proc/${id}/stat`) ? readFileSync(`/proc/${id}/stat`, 'utf8') : '';
-    const fields = status.slice(status.lastIndexOf(')') + 2).split(' ');
-    return sum + (Number(fields[11] ?? 0) + Number(fields[12] ?? 0)) * 10;
-  }, 0);
-}
-
-function between({ layout: { devices } }, before, after, samples) {
-  const ms = after.atMs - before.atMs;
-  /** With the bytes that its shaper let through, headers included. */
-  const links = Object.entries(after.bytes).map(([link, end]) => {
-    const [from, to] = link.split('->').map((name) => devices.findIndex((device) => device.name === name));
-    const mbps = devices[from].bandwidthMbps[to];
-    const bytes = end - before.bytes[link];
-    return { link, mbps, bytes, use: (bytes * 8) / 1000 / ms / mbps };
-  });
-  const window = samples.slice(before.sample, after.sample);
-  const sending = Object.fromEntries(
-    devices.map(({ name, bandwidthMbps }, port) => {
-      const mbps = Math.max(...bandwidthMbps);
-      const busyMs = sendingMs(window, port + 1, mbps);
-      const bytes = links.filter(({ link }) => link.startsWith(`${name}->`)).reduce((sum, link) => sum + link.bytes, 0);
-      return [name, { busyMs, bytes, use: busyMs === 0 ? 0 : (bytes * 8) / 1000 / busyMs / mbps }];
-    }),
-  );
-  const coresUsed = Object.fromEntries(
-    Object.entries(after.usedMs).map(([device, used]) => [device, (used - before.usedMs[device]) / ms]),
-  );
-  const stolen = (after.stolenMs - before.stolenMs) / ms / availableParallelism();
-  return { links, sending, coresUsed, stolen };
-}
-
-/**
- * How long a port was sending. What it sent is counted by its shaper, headers included: here, lumps of many packets count as one. In the first sample after a pause,
- * and in the last before one, it sent for as long as their bytes take: whole samples would be 8 ms too long (of a port that sends for 1136 ms).
- */
-function sendingMs(samples, port, mbps) {
-  const pauseMs = Math.max(30, (3 * lumpBytes * 8) / 1000 / mbps);
-  let [busyMs, lastMs, unsentMs] = [0, Number.NEGATIVE_INFINITY, 0];
-  for (let index = 1; index < samples.length; index++) {
-    const [startMs, endMs] = [samples[index - 1][0], samples[index][0]];
-    const sent = samples[index][port] - samples[index - 1][port];
-    if (sent < idleBytes) continue;
-    const sentMs = Math.min(endMs - startMs, (sent * 8) / 1000 / mbps);
-    if (startMs - lastMs > pauseMs) {
-      busyMs += sentMs - unsentMs;
-      unsentMs = 0;
-    } else {
-      // What a lump took began with the end of the one before it.
-      busyMs += endMs - lastMs;
-      unsentMs = endMs - startMs - sentMs;
-    }
-    lastMs = endMs;
-  }
-  return busyMs - unsentMs;
+  const events = read('memory.oom_control') ?? read('memory.events') ?? '';
+  return { device, limitMiB, killCount: Number(/^oom_kill (\d+)$/m.exec(events)?.[1]) };
 }

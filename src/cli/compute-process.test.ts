@@ -1,4 +1,4 @@
-// Commands that compute run in a child with settings of the C library. Seen from outside nothing tells it from a
+// Commands that compute run in a child with settings of the C library. From outside it cannot be told apart from a
 // command in one process.
 
 import assert from 'node:assert/strict';
@@ -24,7 +24,7 @@ const settings = Object.entries(allocatorEnvironment());
 before(() => once(silent.listen(0, '127.0.0.1'), 'listening'));
 after(() => silent.close());
 
-test('only commands that compute, only on Linux, and not where somebody chose the settings', () => {
+test('only commands that compute, only on Linux, and not where the settings are already set', () => {
   const cases: readonly (readonly [string, NodeJS.ProcessEnv, NodeJS.Platform, boolean])[] = [
     ['worker --join here', {}, 'linux', true],
     ['train', { HOME: '/' }, 'linux', true],
@@ -44,7 +44,7 @@ test('only commands that compute, only on Linux, and not where somebody chose th
     );
 });
 
-test('the settings stand beside what somebody has set, and once', () => {
+test('the settings are added once to what is already set', () => {
   const option = '--max-semi-space-size=2';
   const { NODE_OPTIONS, HOME, MALLOC_ARENA_MAX, ...others } = computeEnvironment({
     HOME: '/home',
@@ -115,7 +115,7 @@ test('signals reach the worker, and its exit code comes back', { skip }, async (
   assert.deepEqual(await killed.exit, [137, null]);
 });
 
-test('wrong input has its sentence and exit code', { skip }, async () => {
+test('a wrong input gets its message and exit code', { skip }, async () => {
   const { exit, errors } = startPlainly('worker', '--threads', '0');
   assert.deepEqual(await exit, [2, null]);
   assert.equal(await errors, 'asteroid: --threads 0 must be a whole number of at least 1.\n');

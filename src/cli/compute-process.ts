@@ -1,13 +1,13 @@
-// Commands that compute want settings of the C library and of V8 (computeEnvironment) that only count when a process
-// starts. Where they are not there the command starts once more as a child with them: same terminal, same signals, same
-// end. That a step needs the memory predicted depends on it, and a fifth of a large net's time. This file is loaded
-// before all others, and alone: the process that waits should be small.
+// Commands that compute need settings of the C library and of V8 (computeEnvironment) that only take effect when a
+// process starts. If they are missing, the command starts itself again as a child that has them: same terminal, same
+// signals, same exit code. The predicted memory of a step depends on them, and a fifth of a large net's time. This file
+// is loaded before all others, and alone: the process that waits should be small.
 
 import { spawn } from 'node:child_process';
 import { constants } from 'node:os';
 import { allocatorEnvironment, computeEnvironment } from '../engine/node/host-node.ts';
 
-/** Commands in whose own process operators may run. */
+/** Commands that may run operators in their own process. */
 const computing: ReadonlySet<string | undefined> = new Set(['worker', 'train', 'profile']);
 
 /** Set for the child. */
@@ -16,8 +16,7 @@ const parentVariable = 'ASTEROID_PARENT';
 const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
 
 /**
- * Whether this command should run in a child with settings for computing: on Linux, unless somebody has set one of them
- * already.
+ * Whether this command should run in a child with settings for computing: on Linux, unless one of them is already set.
  */
 export function needsComputeProcess(
   args: readonly string[],
@@ -29,19 +28,19 @@ export function needsComputeProcess(
 }
 
 /**
- * Runs this process's command in a child. Resolves with its exit code; of a signal that ended it, with 128 and its
- * number, as shells say it.
+ * Runs this process's command in a child. Resolves with its exit code, or with 128 plus the number of the signal that
+ * ended it, as in shells.
  */
 export function runComputeProcess(): Promise<number> {
   const [program, ...args] = process.argv as [string, ...string[]];
   const child = spawn(program, [...process.execArgv, ...args], {
     env: { ...computeEnvironment(process.env), [parentVariable]: String(process.pid) },
-    // The channel tells the child that this process is gone, however it ended.
+    // The channel closes when this process ends, in whatever way: the child notices.
     stdio: ['inherit', 'inherit', 'inherit', 'ipc'],
   });
-  // Arguments, a join code among them, stand in the list of processes for all users.
+  // Arguments, which may hold a join code, are visible to all users in the list of processes.
   process.title = `asteroid ${args[1] ?? ''}`;
-  // From a terminal both get it: signals that come together count once (interruptSignal).
+  // A terminal sends a signal to both: signals that come together count once (interruptSignal).
   for (const signal of signals) process.on(signal, () => child.kill(signal));
   return new Promise((resolve, reject) => {
     child.once('error', reject);
@@ -49,7 +48,7 @@ export function runComputeProcess(): Promise<number> {
   });
 }
 
-/** In the child: ends as the parent did, if that was killed. */
+/** In the child: ends when the parent was killed. */
 export function endWithParent(): void {
   if (process.channel === undefined || process.env[parentVariable] !== String(process.ppid)) return;
   process.once('disconnect', () => process.kill(process.pid, 'SIGKILL'));

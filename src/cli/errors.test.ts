@@ -1,4 +1,4 @@
-// What is wrong ends in one sentence on stderr that begins with "asteroid: ", the right exit code, nothing on stdout,
+// A wrong input ends in one sentence on stderr that begins with "asteroid: ", the right exit code, nothing on stdout,
 // and nothing left behind.
 
 import assert from 'node:assert/strict';
@@ -59,7 +59,7 @@ const cluster = {
 const documents: Readonly<Record<string, string | Uint8Array>> = {
   'net.onnx': onnxModel(linear),
   'cut.onnx': onnxModel(linear).subarray(0, 100),
-  'text.onnx': 'This is no model.\n',
+  'text.onnx': 'This is not ONNX.\n',
   'empty.onnx': '',
   'boxes.onnx': onnxModel({
     ...linear,
@@ -112,7 +112,7 @@ interface Case {
   readonly name: string;
   readonly args: readonly string[];
   readonly code?: 1 | 2;
-  /** The line on stderr, behind "asteroid: ". */
+  /** The line on stderr, after "asteroid: ". */
   readonly says: string;
 }
 
@@ -122,12 +122,12 @@ const fits = ['train', ...model, ...data, '--batch', '4', '--steps', '1', '--out
 
 const host = startCommandHost(root, { ...environment, ASTEROID_STATE: '.state' });
 after(() => host.close());
-/** Commands of which a case has run in a process of its own. */
+/** Commands that have had a case in a process of its own. */
 const seen = new Set<string>();
 
 /**
- * Runs in an empty folder and looks at what is left in it. The first case of each command has a process of its own,
- * which must end by itself.
+ * Runs a case in an empty folder and checks that nothing is left in it. The first case of each command has a process of
+ * its own, which must end by itself.
  */
 async function check({ args, code = 2, says }: Case): Promise<void> {
   const cwd = await mkdtemp(join(root, 'cwd-'));
@@ -141,7 +141,7 @@ async function check({ args, code = 2, says }: Case): Promise<void> {
   assert.equal(end.stdout, '');
 }
 
-/** The fix of a wrong address, on this machine. */
+/** The fix for a wrong address, on this machine. */
 const dialled = ownAddresses().length === 0 ? 'use 127.0.0.1' : `give one of ${ownAddresses().join(', ')}`;
 
 const changed = (...args: readonly string[]): readonly string[] => [...fits, ...args];
@@ -170,17 +170,25 @@ const cases: readonly Case[] = [
   {
     name: 'no model',
     args: ['train', ...data],
-    says: '--model is missing: give an ONNX model, or the name of a built-in one, such as resnet-18:input=32,classes=10.',
+    says:
+      '--model is missing: give an ONNX model, or the name of a built-in one, such as ' +
+      'resnet-18:input=32,classes=10.',
   },
   {
     name: 'no data',
     args: ['train', ...model],
-    says: '--data is missing: give mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | csv:FILE | cifar10:DIR | tokens:FILE | synthetic:SHAPE | synthetic-tokens:LENGTH:VOCABULARY.',
+    says:
+      '--data is missing: give mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | csv:FILE | cifar10:DIR | ' +
+      'tokens:FILE | synthetic:SHAPE | synthetic-tokens:LENGTH:VOCABULARY.',
   },
   {
     name: 'data of an unknown kind',
     args: ['train', ...model, '--data', 'parquet:x'],
-    says: 'The data spec "parquet:x" cannot be read: its kind is unknown; valid are mnist, cifar10:DIR, idx:DIR, images:DIR, npy:INPUTS,LABELS, npz:FILE, csv:FILE[,LABELCOLUMN], tokens:FILE[,BLOCKLENGTH], synthetic:SHAPE[:CLASSES[:SAMPLES]], synthetic-tokens:LENGTH:VOCABULARY[:CLASSES[:SAMPLES]].',
+    says:
+      'The data spec "parquet:x" cannot be read: its kind is unknown; ' +
+      'valid are mnist, cifar10:DIR, idx:DIR, images:DIR, npy:INPUTS,LABELS, npz:FILE, csv:FILE[,LABELCOLUMN], ' +
+      'tokens:FILE[,BLOCKLENGTH], synthetic:SHAPE[:CLASSES[:SAMPLES]], ' +
+      'synthetic-tokens:LENGTH:VOCABULARY[:CLASSES[:SAMPLES]].',
   },
 
   {
@@ -196,7 +204,9 @@ const cases: readonly Case[] = [
   {
     name: 'an unknown built-in model',
     args: ['train', '--model', 'digit', ...data],
-    says: `There is no built-in model "digit" (there are: ${zoo.map(({ name }) => name).join(', ')}); give the path of an .onnx file.`,
+    says:
+      `There is no built-in model "digit" (there are: ${zoo.map(({ name }) => name).join(', ')}); ` +
+      'give the path of an .onnx file.',
   },
   {
     name: 'a model that is text',
@@ -221,12 +231,17 @@ const cases: readonly Case[] = [
   {
     name: 'a branch',
     args: ['train', '--model', at('branch.onnx'), ...data],
-    says: 'Operator If (node "node1") is not supported; its condition depends on data; export the model without control flow, for shapes that are known; docs/operators.md lists the operators that are.',
+    says:
+      'Operator If (node "node1") is not supported; its condition depends on data; ' +
+      'export the model without control flow, for shapes that are known; ' +
+      'docs/operators.md lists the operators that are.',
   },
   {
     name: 'a model without weights',
     args: ['train', '--model', at('weightless.onnx'), ...data],
-    says: `${at('weightless.onnx')} holds no weights that could be trained: export the model with its weights as float32 initializers.`,
+    says:
+      `${at('weightless.onnx')} holds no weights that could be trained: ` +
+      'export the model with its weights as float32 initializers.',
   },
 
   {
@@ -235,19 +250,25 @@ const cases: readonly Case[] = [
     says: 'a.npy cannot be read: there is no such file or folder; check the path and its permissions.',
   },
   {
-    name: 'data that are no arrays',
+    name: 'data that are not arrays',
     args: ['train', ...model, '--data', `npy:${at('text.onnx')},${at('y.npy')}`],
-    says: `${at('text.onnx')} is not a valid npy file: at byte 0 the mark "\\x93NUMPY" is missing; write or download it again.`,
+    says:
+      `${at('text.onnx')} is not a valid npy file: at byte 0 the mark "\\x93NUMPY" is missing; ` +
+      'write or download it again.',
   },
   {
     name: 'a label too high',
     args: ['train', ...model, '--data', `npy:${at('x.npy')},${at('high.npy')}`],
-    says: `The label 3 at row 7 of ${at('high.npy')} is outside 0…2: the model has 3 outputs; correct the labels or take a model with more outputs.`,
+    says:
+      `The label 3 at row 7 of ${at('high.npy')} is outside 0…2: the model has 3 outputs; ` +
+      'correct the labels or take a model with more outputs.',
   },
   {
     name: 'a label below 0',
     args: ['train', ...model, '--data', `npy:${at('x.npy')},${at('low.npy')}`],
-    says: `The label -1 at row 19 of ${at('low.npy')} is outside 0…2: the model has 3 outputs; correct the labels or take a model with more outputs.`,
+    says:
+      `The label -1 at row 19 of ${at('low.npy')} is outside 0…2: the model has 3 outputs; ` +
+      'correct the labels or take a model with more outputs.',
   },
   {
     name: 'fewer labels than inputs',
@@ -257,12 +278,16 @@ const cases: readonly Case[] = [
   {
     name: 'inputs of another shape',
     args: ['train', ...model, '--data', `npy:${at('wide.npy')},${at('y.npy')}`],
-    says: `${at('wide.npy')} has the shape [N, 5], but the model's input x takes [N, 4]; reshape the array or choose another model.`,
+    says:
+      `${at('wide.npy')} has the shape [N, 5], but the model's input x takes [N, 4]; ` +
+      'reshape the array or choose another model.',
   },
   {
     name: 'test data of another shape',
     args: changed('--eval-data', `npy:${at('wide.npy')},${at('y.npy')}`),
-    says: `${at('wide.npy')} has the shape [N, 5], but the model's input x takes [N, 4]; reshape the array or choose another model.`,
+    says:
+      `${at('wide.npy')} has the shape [N, 5], but the model's input x takes [N, 4]; ` +
+      'reshape the array or choose another model.',
   },
   {
     name: 'a batch larger than the data',
@@ -274,7 +299,9 @@ const cases: readonly Case[] = [
   {
     name: 'an unknown planner',
     args: changed('--planner', 'magic'),
-    says: 'There is no planner "magic"; use one of best, asteroid, single, dp, straight, gpipe, pipedream, dapple, hetpipe, pipeedge, ftpipehd, exhaustive.',
+    says:
+      'There is no planner "magic"; use one of best, asteroid, single, dp, straight, gpipe, pipedream, dapple, ' +
+      'hetpipe, pipeedge, ftpipehd, exhaustive.',
   },
   {
     name: 'an unknown schedule',
@@ -284,7 +311,9 @@ const cases: readonly Case[] = [
   {
     name: 'an unknown learning-rate schedule',
     args: changed('--lr-schedule', 'sawtooth'),
-    says: 'The learning-rate schedule "sawtooth" is not known; write constant, step:EVERY:FACTOR, cosine or linear, each with :warmup=ROUNDS if wanted.',
+    says:
+      'The learning-rate schedule "sawtooth" is not known; ' +
+      'write constant, step:EVERY:FACTOR, cosine or linear, each with :warmup=ROUNDS if wanted.',
   },
   {
     name: 'frozen parameters that are not there',
@@ -304,10 +333,13 @@ const cases: readonly Case[] = [
   {
     name: 'a new classifier for a model without one',
     args: [...changed('--head-classes', '5').map((word) => (word === at('net.onnx') ? at('skip.onnx') : word))],
-    says: `${at('skip.onnx')}: The model has no classifier that --head-classes could replace, which is a linear layer or a 1x1 convolution at its end: walking back from the output, Mul ("gate") comes first; replace the end of the model before exporting it.`,
+    says:
+      `${at('skip.onnx')}: The model has no classifier that --head-classes could replace, which is a linear ` +
+      'layer or a 1x1 convolution at its end: walking back from the output, Mul ("gate") comes first; ' +
+      'replace the end of the model before exporting it.',
   },
   {
-    name: 'the curve of no run',
+    name: 'the curve of a folder without a run',
     args: ['curve', files],
     says: `${files} holds no metrics.jsonl with rounds in it: name the folder of a run that has begun to train.`,
   },
@@ -328,9 +360,11 @@ const cases: readonly Case[] = [
     says: `${at('list.yaml')} must hold settings as "name: value" lines.`,
   },
   {
-    name: 'a config file that is no YAML',
+    name: 'a config file that is not YAML',
     args: changed('--config', at('broken.yaml')),
-    says: `${at('broken.yaml')}: line 3, column 1 is neither JSON nor YAML (Flow sequence in block collection must be sufficiently indented and end with a ]); correct that line.`,
+    says:
+      `${at('broken.yaml')}: line 3, column 1 is neither JSON nor YAML (Flow sequence in block collection must ` +
+      'be sufficiently indented and end with a ]); correct that line.',
   },
 
   {
@@ -346,43 +380,49 @@ const cases: readonly Case[] = [
   {
     name: 'a folder below a file',
     args: changed('--out', at('net.onnx/run')),
-    says: `The run folder cannot be made: ${at('net.onnx/run')} cannot be written: a part of the path is a file, not a folder; make room or choose another folder.`,
+    says:
+      `The run folder cannot be made: ${at('net.onnx/run')} cannot be written: ` +
+      'a part of the path is a file, not a folder; make room or choose another folder.',
   },
   {
-    name: 'resuming what is no run',
+    name: 'resuming a folder that is not a run',
     args: ['train', '--resume', files],
-    says: `${files} is not the folder of a run (it has no config.yaml): name the folder that --out or the run's last lines named.`,
+    says:
+      `${files} is not the folder of a run (it has no config.yaml): ` +
+      "name the folder that --out or the run's last lines named.",
   },
   {
     name: 'resuming what is not there',
     args: ['train', '--resume', 'nowhere'],
-    says: "nowhere is not the folder of a run (it has no config.yaml): name the folder that --out or the run's last lines named.",
+    says:
+      'nowhere is not the folder of a run (it has no config.yaml): ' +
+      "name the folder that --out or the run's last lines named.",
   },
   {
     name: 'resuming into another folder',
     args: ['train', '--resume', at('run'), '--out', 'run'],
-    says: '--resume goes on in its own folder: leave --out away.',
+    says: '--resume continues in the folder of the run: leave out --out.',
   },
   {
     name: 'resuming with other settings',
     args: ['train', '--resume', at('run'), '--config', at('list.yaml')],
-    says: '--resume goes on with the settings in its folder: leave --config away.',
+    says: '--resume continues with the settings in its folder: leave out --config.',
   },
   {
     name: 'resuming with another batch',
     args: ['train', '--resume', at('run'), '--batch', '8'],
-    says: '--batch cannot change when a run is resumed: leave it away, or start a new run.',
+    says: '--batch cannot change when a run is resumed: leave it out, or start a new run.',
   },
   {
     name: 'resuming what was stopped before its first checkpoint',
     args: ['train', '--resume', at('run')],
-    says: `${at('run')} holds no whole checkpoint to go on from: start a new run.`,
+    says: `${at('run')} holds no whole checkpoint to resume from: start a new run.`,
   },
 
   {
     name: 'an address of another machine',
     args: changed('--workers', '1', '--host', '192.0.2.99', '--insecure'),
-    says: `--host 192.0.2.99 is no address of this machine: ${dialled}.`,
+    says: `--host 192.0.2.99 is not an address of this machine: ${dialled}.`,
   },
   {
     name: 'a certificate without its key',
@@ -390,9 +430,9 @@ const cases: readonly Case[] = [
     says: '--tls-cert and --tls-key belong together: give both.',
   },
   {
-    name: 'an address that nobody can dial',
+    name: 'an address that cannot be dialled',
     args: changed('--workers', '1', '--host', '0.0.0.0', '--insecure'),
-    says: `--host 0.0.0.0 is no address that other machines can dial: ${dialled}.`,
+    says: `--host 0.0.0.0 is not an address that other machines can dial: ${dialled}.`,
   },
 
   {
@@ -401,9 +441,11 @@ const cases: readonly Case[] = [
     says: 'nowhere.json cannot be read (there is no such file): check the path.',
   },
   {
-    name: 'a plan that is none',
+    name: 'a plan file that holds a list',
     args: changed('--workers', '2', '--plan', at('list.yaml')),
-    says: `${at('list.yaml')}: the document is ["batch"]; give an object with schedule, batchSize, microBatchSize, microBatchCount and stages.`,
+    says:
+      `${at('list.yaml')}: the document is ["batch"]; ` +
+      'give an object with schedule, batchSize, microBatchSize, microBatchCount and stages.',
   },
   {
     name: 'a plan for another model',
@@ -428,24 +470,30 @@ const cases: readonly Case[] = [
   {
     name: 'a broken description of the cluster',
     args: changed('--workers', '1', '--cluster', at('broken.yaml')),
-    says: `${at('broken.yaml')}: line 3, column 1 is neither JSON nor YAML (Flow sequence in block collection must be sufficiently indented and end with a ]); correct that line.`,
+    says:
+      `${at('broken.yaml')}: line 3, column 1 is neither JSON nor YAML (Flow sequence in block collection must ` +
+      'be sufficiently indented and end with a ]); correct that line.',
   },
 
   {
-    name: 'a worker that is told nothing, where nobody is',
+    name: 'a worker without an address on a network without a coordinator',
     args: ['worker', '--host', '127.0.0.1'],
     code: 1,
-    says: 'No coordinator answers on this network (multicast may be blocked): give --join with the address that asteroid train printed.',
+    says:
+      'No coordinator answers on this network (multicast may be blocked): ' +
+      'give --join with the address that asteroid train printed.',
   },
   {
     name: 'a worker with a wrong address',
     args: ['worker', '--join', 'here', '--code', 'x'],
-    says: '--join here is no address such as wss://192.168.1.20:7700: copy the one that asteroid train printed.',
+    says: '--join here is not an address such as wss://192.168.1.20:7700: copy the one that asteroid train printed.',
   },
   {
     name: 'a worker with the address of a page',
     args: ['worker', '--join', 'http://127.0.0.1:7700', '--code', 'x'],
-    says: '--join http://127.0.0.1:7700 is no address such as wss://192.168.1.20:7700: copy the one that asteroid train printed.',
+    says:
+      '--join http://127.0.0.1:7700 is not an address such as wss://192.168.1.20:7700: ' +
+      'copy the one that asteroid train printed.',
   },
   {
     name: 'a worker without a join code',
@@ -453,7 +501,7 @@ const cases: readonly Case[] = [
     says: 'The join code is missing: give --code-file, or set ASTEROID_JOIN_CODE.',
   },
   {
-    name: 'a worker where nobody listens',
+    name: 'a worker with an address where nothing listens',
     args: ['worker', '--join', 'ws://127.0.0.1:9', '--code', 'x'],
     code: 1,
     says: 'nothing listens at ws://127.0.0.1:9: start it there first, or check the address.',
@@ -461,7 +509,9 @@ const cases: readonly Case[] = [
   {
     name: 'a worker on a plain link',
     args: ['worker', '--join', 'ws://192.0.2.99:7700', '--code', 'x'],
-    says: 'ws://192.0.2.99:7700 would be unencrypted: use the wss:// address that asteroid train printed, or add --insecure if you trust the network between.',
+    says:
+      'ws://192.0.2.99:7700 would be unencrypted: use the wss:// address that asteroid train printed, or add ' +
+      '--insecure if you trust the network between.',
   },
   {
     name: 'a worker with too little memory',
@@ -493,12 +543,16 @@ const cases: readonly Case[] = [
   {
     name: 'eval on labels that do not fit',
     args: ['eval', ...model, '--data', `npy:${at('x.npy')},${at('high.npy')}`],
-    says: `The label 3 at row 7 of ${at('high.npy')} is outside 0…2: the model has 3 outputs; correct the labels or take a model with more outputs.`,
+    says:
+      `The label 3 at row 7 of ${at('high.npy')} is outside 0…2: the model has 3 outputs; ` +
+      'correct the labels or take a model with more outputs.',
   },
   {
-    name: 'export of what is no run',
+    name: 'export of a folder that is not a run',
     args: ['export', '--run', files, '-o', 'out.onnx'],
-    says: `${files} is not the folder of a run (it has no config.yaml): name the folder that --out or the run's last lines named.`,
+    says:
+      `${files} is not the folder of a run (it has no config.yaml): ` +
+      "name the folder that --out or the run's last lines named.",
   },
   {
     name: 'export to nowhere',
@@ -533,7 +587,9 @@ const cases: readonly Case[] = [
   {
     name: 'plan that fits nowhere',
     args: ['plan', '--profile', at('profile.json'), '--cluster', at('tiny.json'), '--batch', '4'],
-    says: 'Model "net" fits nowhere (planner best, micro-batches of 1): device "a" has 0 MiB and lacks 1 MiB; raise its memoryMiB to 1.',
+    says:
+      'Model "net" fits nowhere (planner best, micro-batches of 1): device "a" has 0 MiB and lacks 1 MiB; ' +
+      'raise its memoryMiB to 1.',
   },
   {
     name: 'plan to where there is no folder',

@@ -10,7 +10,7 @@ import { test } from 'node:test';
 import { InferenceSession } from 'onnxruntime-node';
 import { defined } from '../assert.ts';
 import { importModel } from '../graph/onnx/import.ts';
-import { type CommandEvent, runCommand, temporaryFolder } from '../testing/command.ts';
+import { type CommandEvent, runCommand, temporaryFolder, words } from '../testing/command.ts';
 
 const cwd = temporaryFolder();
 const repository = folderOf('README.md');
@@ -100,7 +100,7 @@ test('fine-tuning: the published classifier becomes better on handwriting, and t
   skip: noClassifier,
 }, async () => {
   const dist = join(import.meta.dirname, '..');
-  // The example's own script, beside the build that is tested.
+  // The example's own script, run against the build under test.
   const script = await readFile(join(repository, 'examples', 'fine-tune', 'make-data.mjs'), 'utf8');
   const made = spawnSync(process.execPath, ['--input-type=module', '-', 'directions', 'data', '320', '100'], {
     cwd,
@@ -111,30 +111,9 @@ test('fine-tuning: the published classifier becomes better on handwriting, and t
   const data = (part: string): string => `npy:data/${part}-strips.npy,data/${part}-directions.npy`;
   const before = await runCommand(['eval', '--model', classifier, '--data', data('test'), '--json'], { cwd });
   assert.equal(before.code, 0, before.stderr);
-  const settings = [
-    '--batch',
-    '16',
-    '--epochs',
-    '2',
-    '--optimizer',
-    'adam',
-    '--lr',
-    '0.001',
-    '--lr-schedule',
-    'cosine',
-  ];
-  const train = [
-    'train',
-    '--model',
-    classifier,
-    '--data',
-    data('train'),
-    '--eval-data',
-    data('test'),
-    '--eval-every',
-    '0',
-    '--json',
-  ];
+  const settings = words('--batch 16 --epochs 2 --optimizer adam --lr 0.001 --lr-schedule cosine');
+  const source = ['--data', data('train'), '--eval-data', data('test'), '--eval-every', '0'];
+  const train = ['train', '--model', classifier, ...source, '--json'];
   const tuned = await runCommand([...train, ...settings, '--out', 'tuned'], { cwd });
   assert.equal(tuned.code, 0, tuned.stderr);
   const [first, last] = [

@@ -1,6 +1,6 @@
-// Training over four processes that are killed, frozen, cut off and starved, and a coordinator that is killed: it goes
-// on, and rounds, losses and weights are those of training that nobody disturbed (docs/faults.md has the list of
-// faults; bench/faults.ts makes a hundred of the first kind).
+// Training over four processes that are killed, frozen, cut off and starved, and a coordinator that is killed: it
+// continues, and rounds, losses and weights equal those of undisturbed training (docs/faults.md has the list of faults;
+// bench/faults.ts makes a hundred of the first kind).
 
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
@@ -31,7 +31,7 @@ const timeout = 180_000;
 const skip = process.platform === 'linux' ? false : 'processes are looked for in /proc, which only Linux has';
 const isRoot = process.getuid?.() === 0;
 
-/** Nobody stays when a test fails; what they said last is told where it took too long. */
+/** Ends all processes when a test fails, and shows their last output if it took too long. */
 function endAfter(context: TestContext, ...commands: readonly RunningCommand[]): void {
   let isOver = false;
   // A test that is over is aborted, too, after its hooks.
@@ -124,7 +124,7 @@ test('the first stage, then the last, each on its only device: from their replic
   await stopAndCheck(run, 'ends');
 });
 
-test('both replicas of a stage at once: what nobody has any more comes from the last checkpoint', {
+test('both replicas of a stage at once: what no device has any more comes from the last checkpoint', {
   timeout,
   skip,
 }, async (context) => {
@@ -201,7 +201,7 @@ test('the coordinator is killed and started again: its workers come back by them
   for (const worker of joined.workers.values()) assert.equal((await worker.end).code, 0);
 });
 
-test('a disk that is full, or read-only: training goes on and warns; the next checkpoint is written when there is room', {
+test('a full or read-only disk: training goes on and warns; the next checkpoint is written when there is room', {
   timeout,
   skip,
 }, async (context) => {
@@ -247,7 +247,7 @@ async function startRelayed(
   return { joined, relay: between, worker: defined(joined.workers.get(name), 'a worker') };
 }
 
-test('a damaged and a reset connection: noticed, given up, made anew; nothing wrong gets in', {
+test('a damaged and a reset connection: noticed, given up, made again; no wrong data gets in', {
   timeout,
   skip,
 }, async (context) => {
@@ -356,7 +356,7 @@ test('a worker over its memory: the system kills it, and the others go on', {
   await stopAndCheck(run, 'starved');
 });
 
-test('a worker that its system killed for want of memory comes back, and it does not happen a second time', {
+test('a worker that its system killed for its memory comes back, and it does not happen a second time', {
   timeout,
   skip: skip || noLimit,
 }, async (context) => {

@@ -16,7 +16,7 @@ import type { Dataset } from '../training/data/dataset.ts';
 import { readText } from './files.ts';
 import type { Output } from './output.ts';
 
-/** A run from its settings; `resume` is the folder of the run to go on with. */
+/** A run from its settings; `resume` is the folder of the run to resume. */
 export async function readRun(
   settings: TrainSettings,
   resume: string | undefined,
@@ -58,9 +58,8 @@ async function readPlan(path: string): Promise<NonNullable<SessionInput['plan']>
 async function lastCheckpoint(folder: string, output: Output): Promise<NonNullable<SessionInput['checkpoint']>> {
   const { checkpoint, warnings } = await loadLatestCheckpoint(`${folder}/checkpoints`, { disk: nodeDisk });
   if (checkpoint === undefined) {
-    throw new InputError(
-      `${folder} holds no whole checkpoint to go on from${warnings.length > 0 ? ` (${warnings.length} are damaged)` : ''}: start a new run.`,
-    );
+    const damaged = warnings.length > 0 ? ` (${warnings.length} are damaged)` : '';
+    throw new InputError(`${folder} holds no whole checkpoint to resume from${damaged}: start a new run.`);
   }
   for (const message of warnings) output.observe({ kind: 'warning', message });
   return checkpoint;

@@ -3,7 +3,7 @@
 
 import { endWithParent, needsComputeProcess, runComputeProcess } from './compute-process.ts';
 
-/** What shells say of a program that SIGPIPE has ended. */
+/** The exit code that shells give a program that SIGPIPE ended. */
 const readerGone = 141;
 
 if (needsComputeProcess(process.argv.slice(2), process.env, process.platform))
@@ -14,7 +14,8 @@ async function runHere(): Promise<void> {
   endWithParent();
   const { runCommandLine } = await import('./command-line.ts');
 
-  // Whoever reads our output has gone (`| head`): what can stop in good order is asked to, once; the rest ends without a word of the shell.
+  // The reader of our output has gone (`| head`): a command that handles SIGTERM is asked to stop, once; any other ends
+  // silently with SIGPIPE's code.
   process.stdout.once('error', () => {
     if (process.listenerCount('SIGTERM') === 0) process.exit(readerGone);
     process.kill(process.pid, 'SIGTERM');

@@ -1,5 +1,4 @@
-// The folder of a new run, which is taken back where nothing came of the run: a folder that stays holds at least one
-// round.
+// The folder of a new run, which is removed if no round was done: a folder that stays holds at least one round.
 
 import { rm, rmdir } from 'node:fs/promises';
 import { dirname, join, resolve } from 'node:path';
@@ -8,12 +7,12 @@ import { nodeDisk } from '../storage/node/disk.ts';
 import { createRunFolder, type RunFolder } from '../storage/run-folder.ts';
 import { isThere } from './files.ts';
 
-/** A run's folder and how to be rid of it. */
+/** A run's folder and how to remove it. */
 export interface NewFolder {
   readonly folder: RunFolder;
   /**
-   * Removes what the run wrote and the folders that were made for it; what anybody else put there stays. The folder
-   * must be closed.
+   * Removes what the run wrote and the folders that were made for it; other files in them stay. The folder must be
+   * closed.
    */
   discard(): Promise<void>;
 }
@@ -29,7 +28,7 @@ const written = [
   'events.jsonl',
 ];
 
-/** Makes the folder `out`, or the next of the day in runs/. Throws InputError where it is in use or cannot be made. */
+/** Makes the folder `out`, or the next of the day in runs/. Throws InputError if it is in use or cannot be made. */
 export async function makeRunFolder(out: string | undefined, onWarning: (message: string) => void): Promise<NewFolder> {
   const absent = await firstAbsent(resolve(out ?? 'runs'));
   const folder = await create(out, onWarning);
@@ -39,12 +38,12 @@ export async function makeRunFolder(out: string | undefined, onWarning: (message
     async discard() {
       for (const name of written) await rm(join(path, name), { force: true });
       const made = [join(path, 'checkpoints'), ...upTo(path, absent ?? (out === undefined ? path : undefined))];
-      for (const name of made) await rmdir(name).catch(() => {}); // not empty: somebody else's things are in it
+      for (const name of made) await rmdir(name).catch(() => {}); // not empty: it holds other files
     },
   };
 }
 
-/** The folders from `path` upwards to `top`; none where there is no top. */
+/** The folders from `path` upwards to `top`; none if `top` is undefined. */
 function upTo(path: string, top: string | undefined): string[] {
   if (top === undefined) return [];
   return path === top ? [path] : [path, ...upTo(dirname(path), top)];
@@ -62,7 +61,7 @@ async function create(out: string | undefined, onWarning: (message: string) => v
   }
 }
 
-/** The topmost folder on the way to `path` that does not exist; undefined where `path` does. */
+/** The topmost folder on the way to `path` that does not exist; undefined if `path` does. */
 async function firstAbsent(path: string): Promise<string | undefined> {
   if (await isThere(path)) return undefined;
   return path === dirname(path) ? path : ((await firstAbsent(dirname(path))) ?? path);

@@ -34,8 +34,8 @@ export function createOutput(options: { readonly json?: boolean }): Output {
 export const interruptedExitCode = 130;
 
 /**
- * Signals that come together are one Ctrl-C: the terminal sends it to every process of the group, and npm passes it on
- * once more.
+ * Signals within this time count as one Ctrl-C: the terminal sends it to every process of the group, and npm passes it
+ * on again.
  */
 const togetherMs = 300;
 

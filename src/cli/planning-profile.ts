@@ -1,9 +1,9 @@
-// The profile that a plan is made from: a file, the kinds of the cluster's devices, or, where none of these kinds is
+// The profile that a plan is made from: a file, the kinds of the cluster's devices, or, if none of these kinds is
 // known, measured here.
 
 import { systemClock } from '../clock.ts';
 import type { Cluster, Profile } from '../cluster/cluster.ts';
-import { kindModel, profileOfKinds } from '../cluster/kinds.ts';
+import { kindModel, profileOfKinds } from '../cluster/device-kinds.ts';
 import { parseProfile } from '../cluster/validate.ts';
 import { InputError } from '../errors.ts';
 import { loadModel, modelTable } from '../runtime/host/models.ts';

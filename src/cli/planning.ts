@@ -1,5 +1,4 @@
-// Plans with a person waiting: progress on a terminal, and Ctrl-C or a time limit ends the search with the best plan so
-// far.
+// Plans while a person waits: progress on a terminal; Ctrl-C or a time limit ends the search with the best plan so far.
 
 import { systemClock } from '../clock.ts';
 import type { Plan } from '../cluster/cluster.ts';
@@ -9,15 +8,15 @@ import type { Pin } from '../planner/constraints.ts';
 import { interruptSignal, type Output } from './output.ts';
 import { bar, duration } from './terminal.ts';
 
-/** How long the search runs before it lets signals in and shows itself. */
+/** How long the search runs between two checks for signals and updates of the progress bar. */
 const sliceMs = 50;
-/** How long planner `best` searches where nobody says; others end when they are done. */
+/** Default time limit of planner `best`; the others have none. */
 const bestTimeLimitMs = 45_000;
 
 export interface PlanSearch {
   readonly plan: Plan;
   readonly planningMs: number;
-  /** Whether it was ended before its end. */
+  /** Whether Ctrl-C or the time limit ended it. */
   readonly isCutShort: boolean;
 }
 

@@ -1,5 +1,5 @@
 // Runs over real processes that are killed, interrupted, refused and damaged at any time: what is said, what is left,
-// and that a run which goes on is the run that was never interrupted, bit for bit.
+// and that a resumed run equals the run that was never interrupted, bit for bit.
 
 import assert from 'node:assert/strict';
 import { mkdtemp, readdir, readFile, truncate, writeFile } from 'node:fs/promises';
@@ -19,6 +19,7 @@ import {
   startCommand,
   temporaryFolder,
   until,
+  words,
 } from '../testing/command.ts';
 import { fixtureFolder } from '../testing/pytorch-fixtures.ts';
 
@@ -103,7 +104,7 @@ async function resume(folder: string): Promise<void> {
   assert.equal(end.code, 0, end.stderr);
 }
 
-/** The run that nobody disturbs, with which the others are compared. */
+/** The undisturbed run, with which the others are compared. */
 let whole: { readonly end: CommandEnd; readonly workers: readonly number[] };
 
 before(async () => {
@@ -133,18 +134,7 @@ test('while a worker computes for a long time, its main thread goes on', { timeo
     at('plan-of-halves.json'),
     JSON.stringify({ ...plan, batchSize: 128, microBatchSize: 128, microBatchCount: 1, stages }),
   );
-  const convolutions = [
-    '--model',
-    'conv-l',
-    '--data',
-    'synthetic:1x28x28',
-    '--batch',
-    '128',
-    '--steps',
-    '8',
-    '--eval-every',
-    '0',
-  ];
+  const convolutions = [...words('--model conv-l --data synthetic:1x28x28 --batch 128 --steps 8 --eval-every 0')];
   const overTwo = ['--workers', '2', '--plan', at('plan-of-halves.json')];
   const end = await runCommand(['train', ...convolutions, ...overTwo, '--json', '--out', at('long')], { cwd });
   assert.equal(end.code, 0, end.stderr);
@@ -162,11 +152,11 @@ test('while a worker computes for a long time, its main thread goes on', { timeo
   for (const { device, eventLoopDelayP99Ms } of statistics)
     assert.ok(
       Number(eventLoopDelayP99Ms) <= longestMs / 3,
-      `${device}: ${eventLoopDelayP99Ms} ms late, beside instructions of ${longestMs} ms`,
+      `${device}: ${eventLoopDelayP99Ms} ms late, with instructions of ${longestMs} ms`,
     );
 });
 
-test('a worker is killed: told, and the others go on; when all are killed, the run ends and goes on from the last checkpoint', {
+test('a worker is killed: the others go on; when all are killed, the run resumes from the last checkpoint', {
   timeout,
   skip,
 }, async () => {
@@ -182,11 +172,10 @@ test('a worker is killed: told, and the others go on; when all are killed, the r
   for (const worker of await childrenOf(pidOf(run))) process.kill(worker, 'SIGKILL');
   const end = await run.end;
   assert.equal(end.code, 1);
-  const said =
-    /^asteroid: Training ended: worker-[13] left (?:in round \d+|while \w+) \(the connection was lost\); the last checkpoint is after round (\d+); continue with: npx asteroid train --resume (.+)\n$/.exec(
-      end.stderr,
-    );
-  assert.ok(said !== null, end.stderr);
+  const reason = /^asteroid: Training ended: worker-[13] left (?:in round \d+|while \w+) \(the connection was lost\); /;
+  assert.match(end.stderr, reason);
+  const saved = /^the last checkpoint is after round (\d+); continue with: npx asteroid train --resume (.+)\n$/;
+  const said = defined(saved.exec(end.stderr.replace(reason, '')), end.stderr);
   assert.equal(said[2], at('killed'));
   assert.ok(await allGone(workers));
   const { checkpoint, warnings } = await loadLatestCheckpoint(at('killed', 'checkpoints'), { disk: nodeDisk });
@@ -205,7 +194,7 @@ test('Ctrl-C: a checkpoint, the workers gone, exit code 130; the run goes on as 
   const run = train('interrupted', ...overThree, '--steps', '100000');
   await reached(run, 12);
   const workers = await childrenOf(pidOf(run));
-  // The terminal tells the whole group, and npm tells its child once more.
+  // The terminal signals the whole group, and npm signals its child again.
   process.kill(-pidOf(run), 'SIGINT');
   process.kill(pidOf(run), 'SIGINT');
   const end = await run.end;
@@ -226,7 +215,7 @@ test('Ctrl-C: a checkpoint, the workers gone, exit code 130; the run goes on as 
   await checkIsWhole('interrupted');
 });
 
-test('a damaged checkpoint is told and passed over; the one before it is whole', { timeout, skip }, async () => {
+test('a damaged checkpoint is reported and passed over; the one before it is whole', { timeout, skip }, async () => {
   const files = await readdir(at('interrupted', 'checkpoints'));
   const tensors = defined(
     files.find((name) => name.startsWith(`round-000000${roundCount}`) && name.endsWith('.safetensors')),
@@ -344,21 +333,11 @@ test('a reader that goes away ends a short command without a word', { timeout },
   assert.deepEqual({ code, signal, stderr }, { code: 141, signal: null, stderr: '' });
 });
 
-test('a worker joins by hand with the code; a wrong code is refused; a worker that leaves is named, and missed by nobody', {
+test('a worker joins by hand with the code; a wrong code is refused; the run names a worker that leaves', {
   timeout,
   skip,
 }, async () => {
-  const run = train(
-    'by-hand',
-    '--workers',
-    '1',
-    '--remote',
-    '1',
-    '--plan',
-    at('plan-of-two.json'),
-    '--steps',
-    '100000',
-  );
+  const run = train('by-hand', ...words('--workers 1 --remote 1 --plan'), at('plan-of-two.json'), '--steps', '100000');
   const { url, joinCode, remoteCount } = await run.event('listening');
   assert.equal(remoteCount, 1);
   const join = (code: string, ...more: readonly string[]): RunningCommand => {

@@ -69,7 +69,8 @@ export class Progress {
   /** "epoch 3 of 8  loss 0.0321  1,204 samples/s". */
   facts(): string {
     const secondsPerSample = this.isDone ? this.#secondsPerSampleSum / this.#doneCount : this.#secondsPerSample;
-    const epoch = `epoch ${Math.ceil(this.doneRound / this.#roundsPerEpoch)} of ${Math.ceil(this.endRound / this.#roundsPerEpoch)}`;
+    const epochs = (rounds: number): number => Math.ceil(rounds / this.#roundsPerEpoch);
+    const epoch = `epoch ${epochs(this.doneRound)} of ${epochs(this.endRound)}`;
     return `${epoch}  loss ${this.#loss.toFixed(4)}  ${grouped(Math.round(1 / secondsPerSample))} samples/s`;
   }
 }

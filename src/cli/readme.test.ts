@@ -41,7 +41,7 @@ async function args(beginning: string): Promise<string[]> {
   return defined(line, `a line "npx asteroid ${beginning}" in the README`);
 }
 
-/** The same of all lines with this beginning. */
+/** The arguments of all lines with this beginning, without `npx asteroid`. */
 async function lines(beginning: string): Promise<string[][]> {
   const found = (await shellLines()).filter((candidate) => candidate.startsWith(`npx asteroid ${beginning}`));
   return found.map((line) => line.split(/\s+/).slice(2));

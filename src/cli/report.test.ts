@@ -167,12 +167,13 @@ test('on a terminal: who joined, the profile as it is measured, the plan, a bar 
     '           laptop    ██████████████████ 100 % computing  stage 0, 14 of 25 samples',
     '           mini-pc   ████▌░░░░░░░░░░░░░  25 % computing  stage 1',
     'Test       accuracy 98.27 %, loss 0.0963 on 1,500 test samples',
-    `Memory     board     at most 201 MiB; predicted ${processMiB + 4} MiB: 4.18 MiB to train, ${processMiB} MiB for the process`,
+    `Memory     board     at most 201 MiB; predicted ${processMiB + 4} MiB: ` +
+      `4.18 MiB to train, ${processMiB} MiB for the process`,
     '           phone     at most 120 MiB',
   ]);
 });
 
-test('off a terminal: the same in plain lines, of the rounds the first, the last and one each five seconds', () => {
+test('off a terminal: plain lines, with the first round, the last, and one every five seconds', () => {
   const { stream, show } = setup(false);
   show([...beginning, ...middle], 0);
   show([round(0, 2, 100)], 1000);
@@ -204,7 +205,7 @@ test('a lost device, a warning and a note have their own lines; the bar stays as
       { kind: 'memory-lowered', device: 'phone', fromMiB: 240, toMiB: 0, killCount: 1 },
       { kind: 'checked', roundMs: 1242.4, plannedMs: 1131.6 },
       { kind: 'checked', roundMs: 9.018, plannedMs: 0 },
-      { kind: 'failed', message: 'told on stderr' },
+      { kind: 'failed', message: 'written to stderr' },
     ],
     10,
   );
@@ -212,10 +213,11 @@ test('a lost device, a warning and a note have their own lines; the bar stays as
     'Warning    The disk is full.',
     'Note       The model was exported for batches of 16.',
     'Lost       board left: its connection was reset',
-    'Devices    board has left once: it is given work in 4.3 s at the earliest',
-    '           board has left 6 times: it is given work in 2 min 39 s at the earliest',
-    'Memory     board was killed by its system for want of memory: plans count on 120 MiB of it from now on, instead of 240 MiB',
-    '           phone was killed by its system for want of memory: it gets no work in this run',
+    'Devices    board has left once: it gets no work for at least 4.3 s',
+    '           board has left 6 times: it gets no work for at least 2 min 39 s',
+    'Memory     board was killed by its system for lack of memory: ' +
+      'plans count on 120 MiB of it from now on, instead of 240 MiB',
+    '           phone was killed by its system for lack of memory: it gets no work in this run',
     'Checked    a round takes 1.24 s by what its stages took so far, 1.13 s as planned',
     '           a round takes 9.02 ms by what its stages took so far',
     'Training   ███████▌░░░░░░░░░░░░░░░░░░░░░░  1 of 4 rounds  0 ms left',
@@ -252,7 +254,7 @@ test('a plan from a file predicts nothing and took no time', () => {
   ]);
 });
 
-test('as JSON: one line an event, rounds as in metrics.jsonl and which part of them devices computed, nothing that only moves a bar', () => {
+test('as JSON: a line for each event, none for progress; a round as in metrics.jsonl, and busy devices', () => {
   const lines: string[] = [];
   const observe = jsonReporter((line) => lines.push(line));
   observe({ kind: 'profile-progress', device: 'board', done: 1, total: 2 });
@@ -261,6 +263,7 @@ test('as JSON: one line an event, rounds as in metrics.jsonl and which part of t
   observe(round(3, 0.25, 100));
   assert.deepEqual(lines, [
     '{"event":"left","device":"board","reason":"it was stopped\\nby its owner"}',
-    '{"event":"round","round":3,"epoch":0,"loss":0.25,"samplesPerS":100,"lr":0.01,"accuracy":0.5,"busyFraction":{"mini-pc":0.25,"board":0.5,"laptop":1},"work":{"board":{"processMs":40,"linksMs":4}}}',
+    '{"event":"round","round":3,"epoch":0,"loss":0.25,"samplesPerS":100,"lr":0.01,"accuracy":0.5,' +
+      '"busyFraction":{"mini-pc":0.25,"board":0.5,"laptop":1},"work":{"board":{"processMs":40,"linksMs":4}}}',
   ]);
 });

@@ -30,7 +30,7 @@ export function humanReporter(terminal: Terminal, now: () => number): Observer {
   return (event) => report.show(event);
 }
 
-/** Says what will be trained on what, before it begins. */
+/** Says what will be trained on which data, before training begins. */
 export function describeRun(
   { settings, model, subject, dataset, test, machine }: PreparedRun,
   terminal: Terminal,
@@ -47,16 +47,17 @@ export function describeRun(
   terminal.section('Data', `${dataset.name}: ${grouped(dataset.sampleCount)} samples to train${tested}`);
   const from = machine.firstRound > 0 ? `, from round ${machine.firstRound}` : '';
   const rounds = `${counted(machine.endRound, 'round')} of ${counted(settings.batch, 'sample')}${from}`;
-  terminal.section(
-    'Settings',
-    `${rounds}; ${settings.optimizer}, learning rate ${settings.lr}${settings.lrSchedule === 'constant' ? '' : `, ${settings.lrSchedule}`}`,
-  );
+  const lrSchedule = settings.lrSchedule === 'constant' ? '' : `, ${settings.lrSchedule}`;
+  terminal.section('Settings', `${rounds}; ${settings.optimizer}, learning rate ${settings.lr}${lrSchedule}`);
   if (settings.workers > 0)
     terminal.live([`${'Devices'.padEnd(labelWidth)}starting ${counted(settings.workers, 'worker process')} …`]);
 }
 
-/** What is going on in a phase that shows nothing of its own. */
-const phaseTexts: Readonly<Partial<Record<Extract<RunEvent, { kind: 'phase' }>['phase'], string>>> = {
+/** An event of one kind. */
+type Event<Kind extends RunEvent['kind']> = Extract<RunEvent, { readonly kind: Kind }>;
+
+/** What is shown in a phase without output of its own. */
+const phaseTexts: Readonly<Partial<Record<Event<'phase'>['phase'], string>>> = {
   preparing: 'sending the model …',
   connecting: 'connecting the devices …',
   measuring: 'measuring the links …',
@@ -68,7 +69,7 @@ const phaseTexts: Readonly<Partial<Record<Extract<RunEvent, { kind: 'phase' }>['
 const plainIntervalMs = 5000;
 const shownLinkCount = 6;
 
-/** Draws a plan under its section; from the first column where that saves a second row of stages. */
+/** Draws a plan under its section; from the first column if that saves a second row of stages. */
 export function showPicture(
   plan: Parameters<typeof drawPlan>[0],
   layerNames: readonly string[],
@@ -87,8 +88,8 @@ class HumanReport {
   readonly #now: () => number;
   readonly #profiles = new Map<string, { done: number; total: number }>();
   readonly #deviceNames: string[] = [];
-  /** Devices whose memory has been told. */
-  readonly #told = new Set<string>();
+  /** Devices whose peak memory has been shown. */
+  readonly #peakShown = new Set<string>();
   #plan: Plan | undefined;
   #training: Progress | undefined;
 
@@ -98,55 +99,19 @@ class HumanReport {
   }
 
   show(event: RunEvent): void {
-    const { colors } = this.#terminal;
+    const line = lineOf(event);
+    if (line !== undefined) return this.#section(...line);
     switch (event.kind) {
       case 'listening':
         return this.#listening(event);
       case 'joined':
-        this.#deviceNames.push(event.device);
-        return this.#section(
-          'Devices',
-          `${this.#name(event.device)}  ${counted(event.cores, 'core')}${told(event)}, ${memory(event.memoryMiB)}  ${colors.dim(event.engine)}`,
-        );
+        return this.#joined(event);
       case 'memory-lowered':
         return this.#memoryLowered(event);
-      case 'cool-down': {
-        const often = event.departureCount === 1 ? 'once' : `${event.departureCount} times`;
-        return this.#section(
-          'Devices',
-          `${event.device} has left ${often}: it is given work in ${duration(event.seconds)} at the earliest`,
-        );
-      }
       case 'left':
         return this.#left(event.device, event.reason);
-      case 'suspected':
-        return this.#section(
-          'Silent',
-          `${event.device} has not been heard for ${(event.silentMs / 1000).toFixed(1)} s; it is given up after ${(event.deadAfterMs / 1000).toFixed(1)} s`,
-        );
-      case 'checked': {
-        const planned = event.plannedMs === 0 ? '' : `, ${roundText(event.plannedMs)} as planned`;
-        return this.#section(
-          'Checked',
-          `a round takes ${roundText(event.roundMs)} by what its stages took so far${planned}`,
-        );
-      }
-      case 'drift': {
-        const factors = Object.entries(event.factors).map(
-          ([device, factor]) => `${device} takes ${factor.toFixed(2)} times as long as profiled`,
-        );
-        const links = event.links.map(
-          ({ between, mbps, beforeMbps }) =>
-            `${between.join(' — ')} carries ${mbps.toFixed(1)} Mbps, before ${beforeMbps.toFixed(1)}`,
-        );
-        return this.#section('Drift', [...factors, ...links].join(', '));
-      }
       case 'recovering':
         return this.#recovering(event);
-      case 'recovered':
-        return this.#section('Resumed', `at round ${event.round}, after ${event.seconds.toFixed(1)} s`);
-      case 'reserve-ready':
-        return this.#section('Prepared', `for the loss of any one device, after ${event.seconds.toFixed(0)} s`);
       case 'phase':
         return this.#phase(event.phase);
       case 'profile-progress':
@@ -167,10 +132,8 @@ class HumanReport {
         return this.#round(event);
       case 'statistics':
         return this.#peakMemory(event.device, event.peakMemoryMiB);
-      case 'note':
-        return this.#section('Note', event.message);
       case 'warning':
-        return this.#section('Warning', colors.yellow(event.message));
+        return this.#section('Warning', this.#terminal.colors.yellow(event.message));
       case 'evaluated':
         return this.#evaluated(event);
       case 'stopped':
@@ -190,7 +153,7 @@ class HumanReport {
     return device.padEnd(Math.max(8, ...this.#deviceNames.map((name) => name.length)));
   }
 
-  #listening({ url, joinCode, remoteCount }: Extract<RunEvent, { kind: 'listening' }>): void {
+  #listening({ url, joinCode, remoteCount }: Event<'listening'>): void {
     const { colors } = this.#terminal;
     const isPlain = url.startsWith('ws:') && !/^ws:\/\/(localhost|127\.|\[::1\])/.test(url);
     this.#section(
@@ -200,14 +163,24 @@ class HumanReport {
     this.#section('Waiting', `  ${colors.bold(command(`worker --join ${url}${isPlain ? ' --insecure' : ''}`))}`);
   }
 
-  #memoryLowered({ device, fromMiB, toMiB }: Extract<RunEvent, { kind: 'memory-lowered' }>): void {
-    const so =
+  #joined(event: Event<'joined'>): void {
+    const { device, cores, memoryMiB, engine } = event;
+    this.#deviceNames.push(device);
+    this.#section(
+      'Devices',
+      `${this.#name(device)}  ${counted(cores, 'core')}${deviceState(event)}, ` +
+        `${memory(memoryMiB)}  ${this.#terminal.colors.dim(engine)}`,
+    );
+  }
+
+  #memoryLowered({ device, fromMiB, toMiB }: Event<'memory-lowered'>): void {
+    const consequence =
       toMiB === 0
         ? 'it gets no work in this run'
         : `plans count on ${memory(toMiB)} of it from now on, instead of ${memory(fromMiB)}`;
     this.#section(
       'Memory',
-      this.#terminal.colors.yellow(`${device} was killed by its system for want of memory: ${so}`),
+      this.#terminal.colors.yellow(`${device} was killed by its system for lack of memory: ${consequence}`),
     );
   }
 
@@ -218,25 +191,18 @@ class HumanReport {
     this.#section('Lost', colors.red(`${device} left: ${reason}`));
   }
 
-  #recovering({
-    cause,
-    plan,
-    round,
-    repeatedRounds,
-    source,
-    movedMiB,
-  }: Extract<RunEvent, { kind: 'recovering' }>): void {
+  #recovering({ cause, plan, round, repeatedRounds, source, movedMiB }: Event<'recovering'>): void {
     const deviceCount = new Set(plan.stages.flatMap(({ devices }) => devices)).size;
-    const again =
+    const repeated =
       repeatedRounds === 0
         ? 'no round is lost'
         : `${counted(repeatedRounds, 'round')} from ${round} on ${repeatedRounds === 1 ? 'is' : 'are'} computed again`;
     const from = source === 'checkpoint' ? ', from the last checkpoint' : '';
     const moved = movedMiB === 0 ? '' : `, ${memory(movedMiB)} of weights move`;
-    this.#section('Change', `${cause}: going on with ${counted(deviceCount, 'device')}; ${again}${from}${moved}`);
+    this.#section('Change', `${cause}: continuing with ${counted(deviceCount, 'device')}; ${repeated}${from}${moved}`);
   }
 
-  #phase(phase: Extract<RunEvent, { kind: 'phase' }>['phase']): void {
+  #phase(phase: Event<'phase'>['phase']): void {
     const text = phaseTexts[phase];
     if (text !== undefined) this.#terminal.live([`${' '.repeat(labelWidth)}${text}`]);
     else if (phase === 'training') this.#terminal.live([]);
@@ -255,7 +221,7 @@ class HumanReport {
     this.#terminal.live(lines);
   }
 
-  #profiled(event: Extract<RunEvent, { kind: 'profiled' }>): void {
+  #profiled(event: Event<'profiled'>): void {
     this.#profiles.delete(event.device);
     this.#showProfiles();
     const { colors } = this.#terminal;
@@ -283,12 +249,12 @@ class HumanReport {
     this.#plan = plan;
     const isGiven = planningMs === 0;
     this.#section('Plan', isGiven ? 'as given' : `by planner "${plan.planner}" in ${duration(planningMs / 1000)}`);
-    // A plan that a person wrote predicts nothing.
+    // A hand-written plan has no prediction.
     const { predicted, ...layout } = plan;
     showPicture(predicted.roundMs > 0 ? plan : layout, layerNames, this.#terminal);
   }
 
-  #round({ metrics, busyFraction }: Extract<RunEvent, { kind: 'round' }>): void {
+  #round({ metrics, busyFraction }: Event<'round'>): void {
     const training = this.#training;
     if (training === undefined) return;
     const nowMs = this.#now();
@@ -315,7 +281,10 @@ class HumanReport {
       `${indent}${training.facts()}`,
       ...this.#inPlanOrder([...training.busy]).map(([device, fraction]) => {
         const percent = `${Math.round(fraction * 100)} %`.padStart(5);
-        return `${indent}${this.#name(device)}  ${bar(fraction, 18)} ${percent} computing  ${colors.dim(this.#role(device))}`;
+        return (
+          `${indent}${this.#name(device)}  ${bar(fraction, 18)} ${percent} computing  ` +
+          `${colors.dim(this.#role(device))}`
+        );
       }),
     ];
   }
@@ -329,38 +298,82 @@ class HumanReport {
     const stages = this.#plan?.stages ?? [];
     for (const [index, { devices, samples }] of stages.entries()) {
       const place = devices.indexOf(device);
-      if (place >= 0)
-        return `stage ${index}${devices.length > 1 ? `, ${samples[place]} of ${this.#plan?.microBatchSize} samples` : ''}`;
+      const share = devices.length > 1 ? `, ${samples[place]} of ${this.#plan?.microBatchSize} samples` : '';
+      if (place >= 0) return `stage ${index}${share}`;
     }
     return '';
   }
 
-  /** After the last round, once for each device: the most that its process took, beside what the plan predicted. */
+  /** After the last round, once for each device: the most that its process took, and what the plan predicted. */
   #peakMemory(device: string, peakMiB: number): void {
-    if (this.#training?.isDone !== true || this.#told.has(device)) return;
-    this.#told.add(device);
+    if (this.#training?.isDone !== true || this.#peakShown.has(device)) return;
+    this.#peakShown.add(device);
     const stageMiB = this.#plan?.predicted.peakMemoryMiB[device];
     const predicted =
       stageMiB === undefined
         ? ''
-        : `; predicted ${memory(processMiB + stageMiB)}: ${memory(stageMiB)} to train, ${processMiB} MiB for the process`;
+        : `; predicted ${memory(processMiB + stageMiB)}: ` +
+          `${memory(stageMiB)} to train, ${processMiB} MiB for the process`;
     this.#section('Memory', `${this.#name(device)}  at most ${memory(peakMiB)}${this.#terminal.colors.dim(predicted)}`);
   }
 
-  #evaluated({ accuracy, loss, sampleCount }: Extract<RunEvent, { kind: 'evaluated' }>): void {
+  #evaluated({ accuracy, loss, sampleCount }: Event<'evaluated'>): void {
     const { colors } = this.#terminal;
     const result = accuracy === null ? '' : `accuracy ${colors.bold(`${(accuracy * 100).toFixed(2)} %`)}, `;
     this.#section('Test', `${result}loss ${loss.toFixed(4)} on ${counted(sampleCount, 'test sample')}`);
   }
 }
 
-/** " (quota 0.35), battery 81% (discharging), 56 °C": what a device tells of its state. */
-function told({
-  cpuQuotaCores,
-  batteryPercent,
-  isDischarging,
-  temperatureC,
-}: Extract<RunEvent, { readonly kind: 'joined' }>): string {
+/** Label and text of an event that is one line and changes nothing else that is shown; undefined for the others. */
+function lineOf(event: RunEvent): readonly [label: string, text: string] | undefined {
+  switch (event.kind) {
+    case 'cool-down':
+      return ['Devices', coolDownText(event)];
+    case 'suspected':
+      return ['Silent', suspectedText(event)];
+    case 'checked':
+      return ['Checked', checkedText(event)];
+    case 'drift':
+      return ['Drift', driftText(event)];
+    case 'recovered':
+      return ['Resumed', `at round ${event.round}, after ${event.seconds.toFixed(1)} s`];
+    case 'reserve-ready':
+      return ['Prepared', `for the loss of any one device, after ${event.seconds.toFixed(0)} s`];
+    case 'note':
+      return ['Note', event.message];
+    default:
+      return undefined;
+  }
+}
+
+function coolDownText({ device, departureCount, seconds }: Event<'cool-down'>): string {
+  const often = departureCount === 1 ? 'once' : `${departureCount} times`;
+  return `${device} has left ${often}: it gets no work for at least ${duration(seconds)}`;
+}
+
+function suspectedText({ device, silentMs, deadAfterMs }: Event<'suspected'>): string {
+  const seconds = (ms: number): string => `${(ms / 1000).toFixed(1)} s`;
+  return `${device} has not been heard for ${seconds(silentMs)}; it is given up after ${seconds(deadAfterMs)}`;
+}
+
+function checkedText({ roundMs, plannedMs }: Event<'checked'>): string {
+  const planned = plannedMs === 0 ? '' : `, ${roundText(plannedMs)} as planned`;
+  return `a round takes ${roundText(roundMs)} by what its stages took so far${planned}`;
+}
+
+function driftText({ factors, links }: Event<'drift'>): string {
+  const slower = Object.entries(factors).map(
+    ([device, factor]) => `${device} takes ${factor.toFixed(2)} times as long as profiled`,
+  );
+  const changed = links.map(
+    ({ between, mbps, beforeMbps }) =>
+      `${between.join(' — ')} carries ${mbps.toFixed(1)} Mbps, before ${beforeMbps.toFixed(1)}`,
+  );
+  return [...slower, ...changed].join(', ');
+}
+
+/** " (quota 0.35), battery 81% (discharging), 56 °C": the state that a device reports when it joins. */
+function deviceState({ cpuQuotaCores, batteryPercent, isDischarging, temperatureC }: Event<'joined'>): string {
   const quota = cpuQuotaCores === undefined ? '' : ` (quota ${cpuQuotaCores.toPrecision(2)})`;
   const battery =
     batteryPercent === undefined ? '' : `, battery ${batteryPercent}%${isDischarging === true ? ' (discharging)' : ''}`;

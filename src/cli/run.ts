@@ -1,5 +1,5 @@
-// Runs a prepared session in its folder, for `train` and `quickstart`: records it there, shows it, and prints what it
-// came to.
+// Runs a prepared session in its folder, for `train` and `quickstart`: records it there, shows it, and prints the
+// result.
 
 import { stringify as toYaml } from 'yaml';
 import { systemClock } from '../clock.ts';
@@ -20,13 +20,13 @@ import { command, counted, duration, type Terminal } from './terminal.ts';
 /** Where to train. */
 export interface Place {
   readonly folder: RunFolder;
-  /** Takes the folder back where no round was done; absent for a run that goes on in its old one. */
+  /** Removes the folder if no round was done; absent for a resumed run, which keeps its folder. */
   discard?(): Promise<void>;
 }
 
-/** What a run came to, and where it lies. */
+/** The result of a run and its folder. */
 export interface FolderResult extends SessionResult {
-  /** Undefined where no round was done and the folder was taken back. */
+  /** Undefined if no round was done and the folder was removed. */
   readonly folder: string | undefined;
 }
 
@@ -78,9 +78,9 @@ export async function runIn(
     );
   } catch (error) {
     observe({ kind: 'failed', message: error instanceof Error ? error.message : String(error) });
-    // The first error is the one to tell.
+    // The first error is the one to report.
     await leave().catch(() => {});
-    throw error instanceof RunError && checkpointRound > 0 ? withMend(error, checkpointRound, folder.path) : error;
+    throw error instanceof RunError && checkpointRound > 0 ? withResume(error, checkpointRound, folder.path) : error;
   }
   await leave();
   const isKept = roundCount > 0 || place.discard === undefined;
@@ -91,13 +91,14 @@ export async function runIn(
   return whole;
 }
 
-/** The same error, with what is saved and the command that goes on. */
-function withMend({ message }: RunError, checkpointRound: number, folder: string): RunError {
+/** Adds to an error what is saved and the command that resumes the run. */
+function withResume({ message }: RunError, checkpointRound: number, folder: string): RunError {
   const what = message
     .replace(/; the last checkpoint is after round \d+; continue with --resume/, '')
     .replace(/\.$/, '');
   return new RunError(
-    `${what}; the last checkpoint is after round ${checkpointRound}; continue with: ${command(`train --resume ${folder}`)}`,
+    `${what}; the last checkpoint is after round ${checkpointRound}; continue with: ` +
+      `${command(`train --resume ${folder}`)}`,
   );
 }
 
@@ -119,5 +120,5 @@ function printSummary({ rounds, losses, trainSeconds, stopped, folder }: FolderR
   const loss = finalLoss === undefined ? '' : `, last loss ${finalLoss.toFixed(4)}`;
   terminal.section(stopped ? 'Stopped' : 'Done', `after ${counted(rounds, 'round')}, ${duration(trainSeconds)}${loss}`);
   terminal.section('Folder', `${terminal.colors.bold(folder)}  (model.onnx, metrics.jsonl, checkpoints/, trace.json)`);
-  if (stopped) terminal.section('Go on', command(`train --resume ${folder}`));
+  if (stopped) terminal.section('Continue', command(`train --resume ${folder}`));
 }

@@ -7,7 +7,7 @@ import { mkdir, readdir, readFile, stat } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { defined } from '../assert.ts';
-import { type RunningCommand, startCommand, temporaryFolder } from '../testing/command.ts';
+import { type RunningCommand, startCommand, temporaryFolder, words } from '../testing/command.ts';
 import { ip, missingNamespaces } from '../testing/network-namespaces.ts';
 import { fixtureFolder } from '../testing/pytorch-fixtures.ts';
 
@@ -90,8 +90,8 @@ test("a run over two machines by the README's lines; the second time without a c
   const run = await startRun('first');
   const { url, joinCode } = await run.event('listening');
   assert.equal(url, `wss://${addresses.here}:7700`);
-  const words = await readmeLine('worker');
-  const worker = on('there', [...words, '--name', 'laptop'], { ASTEROID_JOIN_CODE: String(joinCode) });
+  const workerArgs = await readmeLine('worker');
+  const worker = on('there', [...workerArgs, '--name', 'laptop'], { ASTEROID_JOIN_CODE: String(joinCode) });
   await finished(run, worker);
   const events = await readFile(join(homeOf('here'), 'first', 'events.jsonl'), 'utf8');
   assert.match(events, /"device":"laptop"/);
@@ -106,9 +106,9 @@ test("a run over two machines by the README's lines; the second time without a c
 
   const again = await startRun('second');
   await again.event('listening');
-  await finished(again, on('there', [...words, '--name', 'laptop']));
+  await finished(again, on('there', [...workerArgs, '--name', 'laptop']));
 
-  // Without an address, too: found by multicast on the cable. With half of a processor all layers are measured anew:
+  // Without an address, too: found by multicast on the cable. With half of a processor all layers are measured again:
   // fewer are enough.
   const fixture = join(fixtureFolder('pytorch'), 'mlp');
   const small = {
@@ -117,17 +117,7 @@ test("a run over two machines by the README's lines; the second time without a c
   };
   const found = await startRun('third', small, '--batch', '48');
   const { url: announced } = await found.event('listening');
-  const finder = on('there', [
-    'worker',
-    '--name',
-    'laptop',
-    '--max-cpu',
-    '50%',
-    '--max-memory',
-    '1024',
-    '--courteous',
-    '--json',
-  ]);
+  const finder = on('there', words('worker --name laptop --max-cpu 50% --max-memory 1024 --courteous --json'));
   assert.equal((await finder.event('found'))['url'], announced);
   await finished(found, finder);
   assert.match(

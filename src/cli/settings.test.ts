@@ -1,9 +1,10 @@
-// Settings from flags, file and defaults, and the sentence for each that is wrong.
+// Settings from flags, file and defaults, and the message for each wrong value.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { Command } from 'commander';
 import { InputError } from '../errors.ts';
+import { words } from '../testing/command.ts';
 import { addSettingFlags, flagName, givenFlags, resolveSettings, settingsDocument } from './settings.ts';
 
 const needed = { model: 'net.onnx', data: 'mnist' };
@@ -55,20 +56,7 @@ test('defaults', () => {
 
 test('flags arrive as numbers, switches and lists', () => {
   const flags = parsed(
-    ...[
-      '--model',
-      'a',
-      '--data',
-      'b',
-      '--micro-batch',
-      '8',
-      '--lr',
-      '1e-3',
-      '--momentum',
-      '0.9',
-      '--nesterov',
-      '--no-shuffle',
-    ],
+    ...[...words('--model a --data b --micro-batch 8 --lr 1e-3 --momentum 0.9 --nesterov --no-shuffle')],
     ...['--freeze', 'stem.*', '--freeze', 'head.bias', '--eval-data', 'c', '--checkpoint-every', '7'],
     ...['--head-classes', '5', '--eval-every', '0', '--freeze-all-but', 'head.*'],
   );
@@ -134,7 +122,7 @@ test('a wrong value is refused in one sentence that says where it stands', () =>
     [
       { batch: '16', microBatch: '5' },
       {},
-      '--batch 16 is no multiple of --micro-batch 5: choose a micro-batch that divides the batch.',
+      '--batch 16 is not a multiple of --micro-batch 5: choose a micro-batch that divides the batch.',
     ],
     [{ nesterov: true }, {}, '--nesterov needs --optimizer sgd and a --momentum above 0.'],
     [

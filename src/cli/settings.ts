@@ -21,7 +21,7 @@ interface Setting {
   readonly isNegated?: boolean;
 }
 
-/** Flags arrive as text, settings of a file as what YAML made of them; true, null and '' are no numbers. */
+/** Accepts the text of a flag and the number of a YAML file; true, null and '' are refused. */
 function numeric(schema: z.ZodNumber): z.ZodType {
   return z.preprocess((value) => (typeof value === 'string' && value.trim() !== '' ? Number(value) : value), schema);
 }
@@ -51,7 +51,8 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   data: {
     argument: 'SPEC',
     description:
-      'mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | csv:FILE | cifar10:DIR | tokens:FILE | synthetic:SHAPE | synthetic-tokens:LENGTH:VOCABULARY',
+      'mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | csv:FILE | cifar10:DIR | tokens:FILE | ' +
+      'synthetic:SHAPE | synthetic-tokens:LENGTH:VOCABULARY',
     schema: text,
     isRequired: true,
   },
@@ -124,7 +125,8 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   compress: {
     argument: 'none|float16|int8|auto',
     description:
-      'send activations and gradients in fewer bits: int8 only where gradients are summed; auto: what makes rounds shorter',
+      'send activations and gradients in fewer bits: int8 only where gradients are summed; ' +
+      'auto: what makes rounds shorter',
     schema: z.enum(compressModes),
     default: 'none',
   },
@@ -175,7 +177,8 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   replicateEvery: {
     argument: 'N',
     description:
-      'copy what one device alone has to another every N updates, so that its loss costs little; 0 never (default: as often as costs at most 3%)',
+      'copy what one device alone has to another every N updates, so that its loss costs little; ' +
+      '0 never (default: as often as costs at most 3%)',
     schema: wholeOrZero,
   },
   strict: {
@@ -187,13 +190,15 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   grain: {
     argument: 'N',
     description:
-      'samples that a strict run computes at once; shares are multiples of it (default: a quarter of --micro-batch or less)',
+      'samples that a strict run computes at once; shares are multiples of it ' +
+      '(default: a quarter of --micro-batch or less)',
     schema: whole,
   },
   recompute: {
     argument: 'auto|none|BYTES',
     description:
-      'compute activations again where keeping them takes more than these bytes on a device; auto: more than its memory allows',
+      'compute activations again where keeping them takes more than these bytes on a device; ' +
+      'auto: more than its memory allows',
     schema: z.union([z.enum(['auto', 'none']), wholeOrZero], { error: 'must be auto, none, or a number of bytes' }),
     default: 'auto',
   },
@@ -209,7 +214,7 @@ export function flagName(name: keyof TrainSettings): string {
   return `--${table[name].isNegated === true ? 'no-' : ''}${kebab(name)}`;
 }
 
-/** The settings as a config file has them. */
+/** The settings under the names that a config file uses. */
 export function settingsDocument(settings: TrainSettings): Record<string, unknown> {
   return Object.fromEntries(
     names.flatMap((name) => (settings[name] === undefined ? [] : [[kebab(name), settings[name]]])),
@@ -237,7 +242,7 @@ export function addSettingFlags(command: Command, only: readonly (keyof TrainSet
   return command;
 }
 
-/** The values that were really given as flags. */
+/** The flags that were given, without the defaults. */
 export function givenFlags(options: Readonly<Record<string, unknown>>): Record<string, unknown> {
   const given: Record<string, unknown> = {};
   for (const name of names) {
@@ -250,7 +255,7 @@ export function givenFlags(options: Readonly<Record<string, unknown>>): Record<s
 
 /**
  * Merges flags over the config file over defaults and validates. Throws InputError for an unknown setting or a wrong
- * value, naming where it stands.
+ * value, naming the flag or the file.
  */
 export function resolveSettings(
   flags: Readonly<Record<string, unknown>>,
@@ -261,7 +266,8 @@ export function resolveSettings(
   for (const key of Object.keys(file)) {
     if (!names.some((name) => kebab(name) === key))
       throw new InputError(
-        `${fileName} has the unknown setting ${shortened(JSON.stringify(key))}; settings are named as the flags of asteroid train are.`,
+        `${fileName} has the unknown setting ${shortened(JSON.stringify(key))}; ` +
+          'settings are named as the flags of asteroid train are.',
       );
   }
   for (const name of names) {
@@ -309,7 +315,7 @@ function checkStrict({ strict, grain, microBatch, clipNorm, replicateBatchNorm }
     throw new InputError('--strict needs --micro-batch: the order in which gradients are added depends on it.');
   if (grain !== undefined && microBatch % grain !== 0)
     throw new InputError(
-      `--micro-batch ${microBatch} is no multiple of --grain ${grain}: choose a grain that divides the micro-batch.`,
+      `--micro-batch ${microBatch} is not a multiple of --grain ${grain}: choose a grain that divides the micro-batch.`,
     );
   if (clipNorm !== undefined)
     throw new InputError(
@@ -327,7 +333,8 @@ function checked(settings: TrainSettings): TrainSettings {
   const micro = settings.microBatch;
   if (micro !== undefined && settings.batch % micro !== 0) {
     throw new InputError(
-      `--batch ${settings.batch} is no multiple of --micro-batch ${micro}: choose a micro-batch that divides the batch.`,
+      `--batch ${settings.batch} is not a multiple of --micro-batch ${micro}: ` +
+        'choose a micro-batch that divides the batch.',
     );
   }
   checkStrict(settings);

@@ -1,5 +1,5 @@
-// What a person sees: on a terminal a few lines that repaint themselves, elsewhere plain lines. Writes to the stream it
-// is given and keeps no facts; `NO_COLOR` and dumb terminals are honoured.
+// What a person sees: on a terminal a few lines that are repainted, elsewhere plain lines. Writes to the given stream;
+// keeps no facts; `NO_COLOR` and dumb terminals are honoured.
 
 import type { WriteStream } from 'node:tty';
 import { createColors } from 'picocolors';
@@ -17,7 +17,7 @@ export interface Terminal {
   section(label: string, text: string): void;
   /** Shows lines that the next call replaces; off a terminal it prints nothing. */
   live(lines: readonly string[]): void;
-  /** Leaves the live lines as they are and goes on below them. */
+  /** Keeps the live lines as they are and continues below them. */
   keepLive(): void;
 }
 
@@ -81,7 +81,7 @@ export function createTerminal(stream: TerminalStream, environment: NodeJS.Proce
   };
 }
 
-/** Cuts a line to the terminal's width; escape sequences take no room. */
+/** Cuts a line to the terminal's width; escape sequences have no width. */
 export function clip(line: string, columns: number): string {
   let width = 0;
   let index = 0;

@@ -2,7 +2,7 @@
 
 import { readFileSync } from 'node:fs';
 
-/** From package.json, which lies two folders above this file in the package. */
+/** From package.json, which is two folders above this file in the package. */
 export const version: string = (
   JSON.parse(readFileSync(new URL('../../package.json', import.meta.url), 'utf8')) as { version: string }
 ).version;

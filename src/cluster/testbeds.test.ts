@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { kindModel } from './kinds.ts';
+import { kindModel } from './device-kinds.ts';
 import { links } from './links.ts';
 import { parseCluster } from './validate.ts';
 

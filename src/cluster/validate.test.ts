@@ -157,7 +157,7 @@ const refused: readonly (readonly [
     cluster,
     ['links', 'pairs', 0, 'between'],
     ['a', 'c'],
-    'cluster: links.pairs[0].between names "c", which is no device; use one of "a", "b".',
+    'cluster: links.pairs[0].between names "c", which is not a device; use one of "a", "b".',
   ],
   [
     parseCluster,
@@ -179,7 +179,7 @@ const refused: readonly (readonly [
     cluster,
     ['dataDevice'],
     'z',
-    'cluster: dataDevice names "z", which is no device; use one of "a", "b".',
+    'cluster: dataDevice names "z", which is not a device; use one of "a", "b".',
   ],
   [parseCluster, [], [], [], 'cluster: the document is []; give an object with devices and links.'],
   [

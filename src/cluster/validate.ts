@@ -1,6 +1,6 @@
 // Reads Cluster, Profile and Plan (architecture.md, "Contracts") from JSON or YAML text, or from a value, and refuses
 // what is not one with a single InputError sentence: what, where, the fix. Unknown keys are tolerated and dropped.
-// After this, nobody checks them again. What two documents must agree on (a plan's devices are in the cluster, ...) is
+// They are not checked again after this. What two documents must agree on (a plan's devices are in the cluster, ...) is
 // checked by checkTogether.
 
 import { z } from 'zod';
@@ -83,7 +83,7 @@ export function parseCluster(document: unknown, where = 'cluster'): Cluster {
   for (const [index, { between }] of (cluster.links.pairs ?? []).entries()) {
     const path = ['links', 'pairs', index, 'between'];
     for (const name of between)
-      if (!names.has(name)) refuse(source, path, `names "${name}", which is no device`, `use one of ${some(names)}`);
+      if (!names.has(name)) refuse(source, path, `names "${name}", which is not a device`, `use one of ${some(names)}`);
     if (between[0] === between[1])
       refuse(source, path, `joins "${between[0]}" to itself`, 'name two different devices');
     const key = JSON.stringify([...between].sort());
@@ -98,7 +98,7 @@ export function parseCluster(document: unknown, where = 'cluster'): Cluster {
   }
   const holder = cluster.dataDevice;
   if (holder !== undefined && !names.has(holder))
-    refuse(source, ['dataDevice'], `names "${holder}", which is no device`, `use one of ${some(names)}`);
+    refuse(source, ['dataDevice'], `names "${holder}", which is not a device`, `use one of ${some(names)}`);
   passedClusters.add(cluster);
   return cluster;
 }
@@ -175,7 +175,7 @@ const planSchema = z.object(
         peakMemoryMiB: z.record(z.string(), z.number()),
       })
       .optional()
-      .catch(undefined), // What a file claims is only shown, never relied on: a claim that cannot be read is no claim.
+      .catch(undefined), // Predictions are only shown, never relied on: unreadable ones are dropped.
   },
   'an object with schedule, batchSize, microBatchSize, microBatchCount and stages',
 );

@@ -42,7 +42,7 @@ function readFlags(): Flags {
   const number = (flag: 'inputs' | 'start' | 'threads', least: number): number => {
     const value = Number(values[flag]);
     if (values[flag] !== '' && Number.isSafeInteger(value) && value >= least) return value;
-    throw new InputError(`--${flag} ${values[flag]} is no whole number from ${least}.`);
+    throw new InputError(`--${flag} ${values[flag]} must be a whole number of at least ${least}.`);
   };
   if (values.only !== undefined) targetOf(values.only);
   return {

@@ -57,7 +57,7 @@ test('version 1: a folder in each hierarchy', () => {
   });
 });
 
-test('version 2: one hierarchy, whose controllers are handed down', () => {
+test('version 2: one hierarchy, whose controllers are enabled for the groups', () => {
   const mounts = findCgroups('cgroup2 /sys/fs/cgroup cgroup2 rw,nosuid 0 0\n');
   assert.deepEqual(mounts, { version: 2, root: '/sys/fs/cgroup' });
   assert.deepEqual(cgroupPlan(layout, mounts, 'high'), {
@@ -82,6 +82,6 @@ test('version 2: one hierarchy, whose controllers are handed down', () => {
   });
 });
 
-test('a machine without control groups is told so', () => {
+test('a machine without control groups is refused', () => {
   assert.throws(() => findCgroups('tmpfs / tmpfs rw 0 0'), InputError);
 });

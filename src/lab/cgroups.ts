@@ -12,17 +12,17 @@ export type CgroupMounts =
 
 /** The control groups of a lab. */
 export interface CgroupPlan {
-  /** In the order of making; to be removed in reverse. */
+  /** In the order in which to make them; removed in reverse. */
   readonly folders: readonly string[];
   readonly writes: readonly (readonly [file: string, value: string])[];
   /**
-   * After these, where the kernel has such a file (Linux 5.14): a little of what a device could not use of its quota in
-   * a period, since others had the cores, it may use in the next.
+   * Written after `writes`, if the kernel has the file (Linux 5.14): a device may use a little of the quota that it
+   * could not use in one period, because others had the cores, in the next.
    */
   readonly bursts: readonly (readonly [file: string, value: string])[];
   /** By device: where a process writes its id to be in the group. */
   readonly devices: Readonly<Record<string, readonly string[]>>;
-  /** The same for the coordinator that has a place of its own. */
+  /** Where a coordinator with a place of its own writes its id. */
   readonly coordinator: readonly string[];
 }
 
@@ -30,23 +30,23 @@ export interface CgroupPlan {
 const periodUs = 10_000;
 const leastQuotaUs = 1_000;
 /**
- * Of an unused quota, in parts of it. More would let a device that waited run its next pass at a whole core's speed: a
- * pipeline's stages wait in every round.
+ * Part of an unused quota that carries over. More would let a device that waited run its next pass at the speed of a
+ * whole core: a pipeline's stages wait in every round.
  */
 const burstFraction = 0.15;
-/** Processor weight of a device with a whole core, which is the kernel's usual one: that of the coordinator. */
+/** Processor weight of a device with a whole core: the kernel's default, which the coordinator has too. */
 const weightOfCore = { 1: 1024, 2: 100 } as const;
 
 /**
- * What a worker takes besides the memory that a cluster names, which is for training: Node.js, ONNX Runtime, the
- * model's code.
+ * What a worker takes on top of its memory for training, which the cluster names: Node.js, ONNX Runtime, the model's
+ * code.
  */
 export const frameworkMiB = 256;
 
 /** Processor weight of the lab against other work on this machine. */
 export type Priority = 'normal' | 'high';
 
-/** Finds the hierarchies in the text of /proc/mounts. Throws InputError where there are none. */
+/** Finds the hierarchies in the text of /proc/mounts. Throws InputError if there are none. */
 export function findCgroups(mounts: string): CgroupMounts {
   const entries = mounts.split('\n').map((line) => line.split(' '));
   const controller = (name: string): string | undefined =>
@@ -56,7 +56,8 @@ export function findCgroups(mounts: string): CgroupMounts {
   const root = entries.find(([, , type]) => type === 'cgroup2')?.[1];
   if (root !== undefined && cpu === undefined && memory === undefined) return { version: 2, root };
   throw new InputError(
-    'A lab needs control groups for cpu and memory, and this machine has none of one version mounted: mount cgroup2 at /sys/fs/cgroup.',
+    'A lab needs control groups for cpu and memory, and this machine has none of one version mounted: ' +
+      'mount cgroup2 at /sys/fs/cgroup.',
   );
 }
 
@@ -71,8 +72,8 @@ export function cgroupPlan(layout: LabLayout, mounts: CgroupMounts, priority: Pr
   const quotaOf = (cores: number): number => Math.round(cores * periodOf(cores));
   const limits = layout.devices.flatMap(({ cores, memoryMiB }, index) => {
     const [quota, period] = [quotaOf(cores), periodOf(cores)];
-    // With equal ones, where devices together have nearly all cores, a device of 0.85 cores gets but 90 to 93 % of its
-    // quota beside three of 0.3, now 98 %.
+    // In proportion to the cores: with equal weights, a device of 0.85 cores next to three of 0.3 on two cores gets 90
+    // to 93 % of its quota; so it gets 98 %.
     const weight = String(Math.max(2, Math.round(cores * weightOfCore[mounts.version])));
     const bytes = Math.round((memoryMiB + frameworkMiB) * 2 ** 20);
     return (
@@ -102,7 +103,7 @@ export function cgroupPlan(layout: LabLayout, mounts: CgroupMounts, priority: Pr
   };
 }
 
-/** In version 2 a group's children have the controllers that it hands down. */
+/** In version 2 a group's children have only the controllers that it enables for them. */
 function enabled(mounts: CgroupMounts, parent: string): [string, string][] {
   if (mounts.version === 1) return [];
   return [mounts.root, parent].map((folder) => [`${folder}/cgroup.subtree_control`, '+cpu +memory']);

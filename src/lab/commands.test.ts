@@ -42,15 +42,17 @@ test('a link for each pair: a class by destination', () => {
     ...plug('1', '10.77.0.1', 1),
     ...plug('2', '10.77.0.2', 2),
     'tc -n asteroid-x-1 qdisc add dev eth0 root handle 1: htb',
-    'tc -n asteroid-x-1 class add dev eth0 parent 1: classid 1:2 htb rate 1000mbit burst 245kb cburst 245kb quantum 60000',
+    'tc -n asteroid-x-1 class add dev eth0 parent 1: ' +
+      'classid 1:2 htb rate 1000mbit burst 245kb cburst 245kb quantum 60000',
     'tc -n asteroid-x-1 filter add dev eth0 parent 1: protocol ip prio 1 u32 match ip dst 10.77.0.2/32 flowid 1:2',
     'tc -n asteroid-x-2 qdisc add dev eth0 root handle 1: htb',
-    'tc -n asteroid-x-2 class add dev eth0 parent 1: classid 1:1 htb rate 1000mbit burst 245kb cburst 245kb quantum 60000',
+    'tc -n asteroid-x-2 class add dev eth0 parent 1: ' +
+      'classid 1:1 htb rate 1000mbit burst 245kb cburst 245kb quantum 60000',
     'tc -n asteroid-x-2 filter add dev eth0 parent 1: protocol ip prio 1 u32 match ip dst 10.77.0.1/32 flowid 1:1',
   ]);
 });
 
-test('a switch: a bucket at each end of the cable; the coordinator on the device with the data has no cable of its own', () => {
+test('a switch: a token bucket at each end of a cable; a coordinator on the data device has no own cable', () => {
   assert.deepEqual(commands('switch', 'a'), [
     ...bridge,
     ...plug('1', '10.77.0.1', 1),

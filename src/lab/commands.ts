@@ -2,9 +2,10 @@
 // the machine's own network is never touched, and removing the namespaces removes all of it.
 //
 //   device 1 ── eth0 ═ port1 ┐
-//   device 2 ── eth0 ═ port2 ├ bridge in the switch's namespace          ═ a veth pair, shaped where it leaves the device
-//   coordinator eth0 ═ port0 ┘                                             (on a switch also where it leaves the
-//   bridge)
+//   device 2 ── eth0 ═ port2 ├ bridge in the switch's namespace
+//   coordinator eth0 ═ port0 ┘
+//
+//   ═ a veth pair, shaped where it leaves the device (with network 'switch' also where it leaves the bridge)
 
 import type { LabDevice, LabLayout } from './layout.ts';
 

@@ -144,7 +144,7 @@ test('links carry what the cluster says, pair by pair; devices compute what thei
   assert.deepEqual(again, lab);
   await assert.rejects(
     makeLab(cluster, { name: name('links'), network: 'links', priority: 'normal', coreCount: 2 }, state),
-    /stands already: remove it with asteroid lab down/,
+    /is up already: remove it with asteroid lab down/,
   );
   assert.equal(await removeLab(name('links'), state), true);
   assert.deepEqual(await remains(name('links')), []);
@@ -166,7 +166,9 @@ test('on a switch the links of a device share its port', { timeout, skip }, asyn
     const startMs = performance.now();
     for (const socket of sockets) {
       socket.end(Buffer.alloc(3 * 2 ** 20));
-      socket.resume().on('close', () => { if (--open === 0) console.log(6 * 2 ** 20 * 8 / 1000 / (performance.now() - startMs)); });
+      socket.resume().on('close', () => {
+        if (--open === 0) console.log(6 * 2 ** 20 * 8 / 1000 / (performance.now() - startMs));
+      });
     }`;
   const ready = addresses.map((address, index) => {
     let listens: () => void = () => {};
@@ -234,7 +236,8 @@ test('mistakes are one sentence, exit code 2', { timeout }, async () => {
     [['lab', 'sideways'], 'asteroid: asteroid lab sideways does not exist: use up, run, exec or down.\n'],
     [
       ['lab', 'run', '--', 'plan'],
-      'asteroid: asteroid lab run takes a training run: asteroid lab run -- train --model … --data …; other programs: asteroid lab exec.\n',
+      'asteroid: asteroid lab run takes a training run: asteroid lab run -- train --model … --data …; ' +
+        'other programs: asteroid lab exec.\n',
     ],
   ];
   if (!skip) {

@@ -1,6 +1,6 @@
-// A lab on this machine: made, found again, removed. Everything of a lab bears its name, so that removing needs nothing
-// but that name, whatever was killed and whenever: namespaces asteroid-NAME-…, control groups asteroid-NAME, and a
-// folder with what `run` needs. Linux, root, iproute2.
+// Makes, finds and removes a lab on this machine. Everything of a lab has its name, so that removing needs only that
+// name, whatever was killed: namespaces asteroid-NAME-…, control groups asteroid-NAME, and a folder with what `run`
+// needs. Needs Linux, root and iproute2.
 
 import { execFile } from 'node:child_process';
 import { existsSync } from 'node:fs';
@@ -18,7 +18,7 @@ import { type CgroupMounts, type CgroupPlan, cgroupPlan, findCgroups, type Prior
 import { type Command, networkCommands } from './commands.ts';
 import { type LabLayout, labLayout, type NetworkForm } from './layout.ts';
 
-/** A lab that stands. */
+/** A lab that is up. */
 export interface Lab {
   readonly layout: LabLayout;
   readonly cgroups: CgroupPlan;
@@ -61,7 +61,8 @@ export async function makeLab(cluster: Cluster, settings: LabSettings, stateFold
   const { name } = settings;
   if ((await namespaces(name)).length > 0)
     throw new InputError(
-      `A lab called "${name}" stands already: remove it with asteroid lab down --name ${name}, or choose another --name.`,
+      `A lab called "${name}" is up already: remove it with asteroid lab down --name ${name}, or choose ` +
+        'another --name.',
     );
   try {
     await makeFolders(lab.folder, nodeDisk);
@@ -84,11 +85,12 @@ export async function makeLab(cluster: Cluster, settings: LabSettings, stateFold
   }
 }
 
-/** The lab of this name that stands. Throws InputError where there is none. */
+/** The lab of this name that is up. Throws InputError if there is none. */
 export async function findLab(name: string, stateFolder: string): Promise<Lab> {
   checkRights();
   const none = new InputError(
-    `There is no lab called "${name}": make it with asteroid lab up CLUSTER.yaml${name === 'lab' ? '' : ` --name ${name}`}.`,
+    `There is no lab called "${name}": make it with asteroid lab up ` +
+      `CLUSTER.yaml${name === 'lab' ? '' : ` --name ${name}`}.`,
   );
   let document: LabDocument;
   try {
@@ -101,7 +103,7 @@ export async function findLab(name: string, stateFolder: string): Promise<Lab> {
 }
 
 /**
- * Removes all that bears the lab's name: processes, namespaces, control groups, files. True where there was anything.
+ * Removes all that has the lab's name: processes, namespaces, control groups, files. True if there was anything.
  */
 export async function removeLab(name: string, stateFolder: string): Promise<boolean> {
   checkRights();
@@ -116,7 +118,7 @@ export async function removeLab(name: string, stateFolder: string): Promise<bool
   for (const space of spaces) await execute(['ip', 'netns', 'delete', space]);
   for (const group of groups) await removeGroup(group);
   await rm(folder, { recursive: true, force: true });
-  await rmdir(dirname(folder)).catch(() => {}); // other labs stand
+  await rmdir(dirname(folder)).catch(() => {}); // there are other labs
   return spaces.length + groups.length > 0 || hasFolder;
 }
 
@@ -210,13 +212,13 @@ async function groupsOf(name: string): Promise<string[]> {
 
 async function processesIn(groups: readonly string[], spaces: readonly string[]): Promise<number[]> {
   const texts: string[] = [];
-  // gone meanwhile
+  // A group may have gone meanwhile.
   for (const group of groups) texts.push(await readFile(join(group, 'cgroup.procs'), 'utf8').catch(() => ''));
   for (const space of spaces) texts.push(await execute(['ip', 'netns', 'pids', space]));
   return [...new Set(texts.flatMap((text) => text.split('\n').filter((line) => line !== '')).map(Number))];
 }
 
-/** Kills until none is left: one may start another meanwhile. */
+/** Kills until none is left: a process may start another one meanwhile. */
 async function endProcesses(list: () => Promise<number[]>, what: string): Promise<void> {
   const endMs = performance.now() + removeMs;
   for (let left = await list(); left.length > 0; left = await list()) {

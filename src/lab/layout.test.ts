@@ -70,7 +70,8 @@ test('a pair has its own speed', () => {
   );
   refuses(
     () => labLayout(three, { ...options, network: 'switch' }),
-    'a has links of 100 and 20 Mbps, and on a switch all of them share one port: use --network links, or give it one speed.',
+    'a has links of 100 and 20 Mbps, and on a switch all of them share one port: ' +
+      'use --network links, or give it one speed.',
   );
 });
 
@@ -95,7 +96,8 @@ test('what a lab cannot be is refused', () => {
     );
   refuses(
     () => cores(1.5, 0.75),
-    'The devices of the cluster want 2.25 cores together, and this machine has 2: lower their cores, or leave cores out to have them scaled.',
+    'The devices of the cluster want 2.25 cores together, and this machine has 2: ' +
+      'lower their cores, or leave cores out to have them scaled.',
   );
   refuses(
     () => cores(1, undefined),
@@ -107,7 +109,8 @@ test('what a lab cannot be is refused', () => {
   );
   refuses(
     () => labLayout({ ...cluster, links: { default: { bandwidthMbps: 100, latencyMs: 5 } } }, options),
-    "The cluster's links have a latencyMs of 5, and a lab adds no delay to its links (some 0.1 ms): leave latencyMs out.",
+    "The cluster's links have a latencyMs of 5, and a lab adds no delay to its links (about 0.1 ms): " +
+      'leave latencyMs out.',
   );
   refuses(
     () => labLayout(cluster, { ...options, name: 'My Lab' }),

@@ -1,10 +1,10 @@
-// From a cluster to the virtual one that stands for it on one Linux machine: names, addresses, cores, memory and links.
-// Pure: the numbers that commands.ts and cgroups.ts turn into commands and files. What a machine cannot be made to do
-// is refused here.
+// Turns a cluster into the virtual one on one Linux machine: names, addresses, cores, memory and links. Pure:
+// commands.ts and cgroups.ts turn these numbers into commands and files. What cannot be built on the machine is refused
+// here.
 
 import { assert } from '../assert.ts';
 import type { Cluster, DeviceSpec } from '../cluster/cluster.ts';
-import { deviceKinds, kindModel } from '../cluster/kinds.ts';
+import { deviceKinds, kindModel } from '../cluster/device-kinds.ts';
 import { links } from '../cluster/links.ts';
 import { InputError } from '../errors.ts';
 
@@ -21,7 +21,7 @@ export interface LabDevice {
   /** The network namespace that is its network. */
   readonly namespace: string;
   readonly address: string;
-  /** Processor time a second of time. */
+  /** Seconds of processor time per second. */
   readonly cores: number;
   /** For training, as the cluster says. */
   readonly memoryMiB: number;
@@ -41,7 +41,7 @@ export interface LabLayout {
 }
 
 export interface LabOptions {
-  /** Of the lab; several may stand at once. Letters, digits and dashes, at most 32. */
+  /** Of the lab; several may be up at once. Letters, digits and dashes, at most 32. */
   readonly name: string;
   readonly network: NetworkForm;
   /** Cores of this machine. */
@@ -49,8 +49,8 @@ export interface LabOptions {
 }
 
 /**
- * Of the machine's processor time, for the devices together; the rest is for the coordinator and the network itself.
- * Five devices on two cores get 0.35 each.
+ * Fraction of the machine's processor time for all devices together; the rest is for the coordinator and the network
+ * itself. Five devices on two cores get 0.35 each.
  */
 export const deviceCoreFraction = 0.875;
 
@@ -97,7 +97,8 @@ function bandwidthTable(cluster: Cluster, network: NetworkForm): number[][] {
   const delayed = [cluster.links.default, ...(cluster.links.pairs ?? [])].find(({ latencyMs = 0 }) => latencyMs > 0);
   if (delayed !== undefined) {
     throw new InputError(
-      `The cluster's links have a latencyMs of ${delayed.latencyMs}, and a lab adds no delay to its links (some 0.1 ms): leave latencyMs out.`,
+      `The cluster's links have a latencyMs of ${delayed.latencyMs}, and a lab adds no delay to its links ` +
+        '(about 0.1 ms): leave latencyMs out.',
     );
   }
   const table = links(cluster);
@@ -107,7 +108,8 @@ function bandwidthTable(cluster: Cluster, network: NetworkForm): number[][] {
       const speeds = new Set(rows[index]?.filter((_, to) => to !== index));
       if (speeds.size > 1) {
         throw new InputError(
-          `${name} has links of ${[...speeds].join(' and ')} Mbps, and on a switch all of them share one port: use --network links, or give it one speed.`,
+          `${name} has links of ${[...speeds].join(' and ')} Mbps, and on a switch all of them share one port: ` +
+            'use --network links, or give it one speed.',
         );
       }
     }
@@ -116,9 +118,9 @@ function bandwidthTable(cluster: Cluster, network: NetworkForm): number[][] {
 }
 
 /**
- * Cores of each device: its `cores` where the cluster says them, else in proportion to the speeds of the devices' kinds
- * (equal without kinds), so large that all together take `deviceCoreFraction` of the machine and the fastest takes one
- * core at most.
+ * Cores of each device: its `cores` if the cluster has them, else in proportion to the speeds of the devices' kinds
+ * (equal without kinds), scaled so that all together take `deviceCoreFraction` of the machine and the fastest at most
+ * one core.
  */
 export function deviceCores(devices: readonly DeviceSpec[], coreCount: number): number[] {
   const given = devices.flatMap(({ cores }) => cores ?? []);
@@ -126,7 +128,8 @@ export function deviceCores(devices: readonly DeviceSpec[], coreCount: number): 
     const sum = given.reduce((total, cores) => total + cores, 0);
     if (sum <= coreCount) return given;
     throw new InputError(
-      `The devices of the cluster want ${round(sum)} cores together, and this machine has ${coreCount}: lower their cores, or leave cores out to have them scaled.`,
+      `The devices of the cluster want ${round(sum)} cores together, and this machine has ${coreCount}: ` +
+        'lower their cores, or leave cores out to have them scaled.',
     );
   }
   const without = devices.find(({ cores }) => cores === undefined);
@@ -140,7 +143,7 @@ export function deviceCores(devices: readonly DeviceSpec[], coreCount: number): 
   return speeds.map((speed) => round(speed * scale));
 }
 
-/** Relative to other kinds; 1 where no device has a kind. */
+/** Speed relative to other kinds; 1 if no device has a kind. */
 function speedOf({ name, kind }: DeviceSpec, devices: readonly DeviceSpec[]): number {
   if (devices.every((device) => device.kind === undefined)) return 1;
   const model = kind === undefined ? undefined : kindModel(kind);

@@ -1,6 +1,6 @@
 // Runs `asteroid train` over the devices of a lab: the coordinator in its place, a worker on every device, joined as on
-// real machines, by code and certificate. The workers stand apart from the terminal, so that Ctrl-C is the
-// coordinator's alone; it ends them in good order.
+// real machines, by code and certificate. The workers are detached from the terminal, so that only the coordinator gets
+// Ctrl-C; it ends them in good order.
 
 import { type ChildProcess, spawn } from 'node:child_process';
 import { createWriteStream } from 'node:fs';
@@ -17,7 +17,7 @@ import type { LabDevice } from './layout.ts';
 export interface LabRunOptions {
   /** Of the workers. */
   readonly environment: NodeJS.ProcessEnv;
-  /** Told what happens to workers. */
+  /** Called when something happens to a worker. */
   onWarning(message: string): void;
 }
 
@@ -35,7 +35,7 @@ const main = fileURLToPath(new URL('../cli/main.js', import.meta.url));
 
 /** The flags of `train` that a lab gives itself. */
 const ownFlags = ['--host', '--port', '--remote', '--workers', '--code-file'];
-/** Those that hold for the workers too: with a value or without. */
+/** The flags of `train` that workers get too: true if they have a value. */
 const sharedFlags: Readonly<Record<string, boolean>> = { '--threads': true, '--engine': true, '--insecure': false };
 
 /** Runs a program on a device, or in the coordinator's place; its terminal is ours. */
@@ -48,7 +48,7 @@ export async function runOn(lab: Lab, device: string, command: readonly string[]
 /** Runs `asteroid train ...args` with all devices of the lab. */
 export async function trainIn(lab: Lab, args: readonly string[], options: LabRunOptions): Promise<LabEnd> {
   const own = args.find((arg) => ownFlags.some((flag) => arg === flag || arg.startsWith(`${flag}=`)));
-  if (own !== undefined) throw new InputError(`${own} is the lab's own business: leave it out.`);
+  if (own !== undefined) throw new InputError(`${own} is set by the lab: leave it out.`);
   const { layout, folder } = lab;
   const { address } = layout.coordinator;
   const codeFile = join(folder, 'coordinator', 'join-code');
@@ -79,7 +79,7 @@ export async function trainIn(lab: Lab, args: readonly string[], options: LabRun
       void worker.failed.then((message) => {
         options.onWarning(message);
         if (worker.hasJoined() || failed) return;
-        // The coordinator would wait for it for ever.
+        // The coordinator would wait for it forever.
         failed = true;
         coordinator.kill('SIGTERM');
       });
@@ -98,7 +98,7 @@ export async function trainIn(lab: Lab, args: readonly string[], options: LabRun
 }
 
 interface Worker {
-  /** Resolves with what to tell when it ends by its own fault; else never. */
+  /** Resolves with the message when it fails; else never. */
   readonly failed: Promise<string>;
   readonly ended: Promise<void>;
   hasJoined(): boolean;
@@ -113,7 +113,7 @@ function startWorker(
 ): Worker {
   const { name, memoryMiB } = device;
   const home = join(lab.folder, String(index + 1));
-  // A cluster names what is for training.
+  // The cluster names the memory for training alone.
   const own = ['--name', name, '--max-memory', String(Math.floor(memoryMiB) + processMiB), '--json'];
   const [program, ...args] = commandOn(lab, name, [process.execPath, main, 'worker', ...flags, ...own]);
   const child = spawn(program, args, {
@@ -167,8 +167,7 @@ function sharedArguments(args: readonly string[]): string[] {
 }
 
 /**
- * Hands what is sent to this process on to the child, for as long as it runs. Ctrl-C reaches it twice; it takes both as
- * one.
+ * Passes signals to this process on to the child while it runs. Ctrl-C reaches the child twice; it counts both as one.
  */
 function passSignals(child: ChildProcess): () => void {
   const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
@@ -179,7 +178,7 @@ function passSignals(child: ChildProcess): () => void {
   };
 }
 
-/** The exit code; 128 and the signal's number for one that was killed, as shells have it. */
+/** The exit code; 128 plus the signal's number for one that was killed, as in shells. */
 function exitOf(child: ChildProcess, after: () => void): Promise<number> {
   return new Promise((resolve, reject) => {
     child.once('error', (error) => {

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { defined } from '../assert.ts';
 import type { Cluster, Plan, PlanLayout, Profile } from '../cluster/cluster.ts';
-import { profileOfKinds } from '../cluster/kinds.ts';
+import { profileOfKinds } from '../cluster/device-kinds.ts';
 import { checkTogether, parsePlan } from '../cluster/validate.ts';
 import { createRandom } from '../random.ts';
 import { program } from '../schedule/generate.ts';

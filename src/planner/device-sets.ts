@@ -1,5 +1,5 @@
 // Devices as PipeEdge's program (pipeedge.ts) counts them: in categories whose members count as equal, and the sets of
-// devices that have so many of each category.
+// devices that have this many of each category.
 
 import { interpolation, prefixSums } from '../cluster/times.ts';
 import type { ClassTimes, PlannerDevice, Problem } from './problem.ts';

@@ -114,7 +114,7 @@ export function flatStages(
 }
 
 /** The traffic of a device's passes of a micro-batch. */
-type DeviceTraffic = Readonly<Record<'forward' | 'backward', PassTraffic>>;
+type MicroBatchTraffic = Readonly<Record<'forward' | 'backward', PassTraffic>>;
 
 /** The facts that a device's durations depend on. */
 interface DeviceContext {
@@ -124,7 +124,7 @@ interface DeviceContext {
   readonly buckets: readonly (readonly [number, number])[];
   readonly isOverlapped: boolean;
   readonly demand: StageDemand;
-  readonly traffic: DeviceTraffic;
+  readonly traffic: MicroBatchTraffic;
 }
 
 function flatDevice(
@@ -170,7 +170,7 @@ function stageTraffic(
     readonly behind: readonly Piece[];
     readonly handedOut: Pick<Traffic, 'bytes' | 'frames'>;
   },
-): (index: number, share: number) => DeviceTraffic {
+): (index: number, share: number) => MicroBatchTraffic {
   const { layers: profiled, inputBytes, labelBytes } = problem.profile;
   const { layers, devices } = layouts[stage] as StageLayout;
   const [isFirst, isLast] = [stage === 0, stage === layouts.length - 1];

@@ -63,7 +63,7 @@ export class CoordinatorLife {
   readonly #budgetsMiB = new Map<string, number>();
   /** Ends the planners that are at work, or have been. */
   readonly #planning = new Set<() => void>();
-  /** Rounds that this life has told as committed, those of its checkpoint included. */
+  /** Rounds that this life has reported as committed, including those of its checkpoint. */
   #round = 0;
   /** The last round whose checkpoint was said to be safe. */
   #safeRound = 0;
@@ -281,7 +281,7 @@ export class CoordinatorLife {
       world.witness.violate(`the run ended after ${round} rounds of ${endRound}, with ${this.#round} committed`);
   }
 
-  /** True where nobody is left, and the run was not told to wait for others. */
+  /** Whether no device is left and the run does not wait for others. */
   #mayFail(): boolean {
     const { waitForDevices } = this.#world.scenario;
     const isAlone = [...this.#present].every((device) => this.#newcomers.has(device));

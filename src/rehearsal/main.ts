@@ -39,7 +39,7 @@ function readFlags(): Flags {
   const number = (flag: 'seeds' | 'start' | 'threads', least: number, text: string): number => {
     const value = Number(text);
     if (text !== '' && Number.isSafeInteger(value) && value >= least) return value;
-    throw new InputError(`--${flag} ${text} is no whole number from ${least}.`);
+    throw new InputError(`--${flag} ${text} must be a whole number of at least ${least}.`);
   };
   return {
     seeds: number('seeds', 1, values.seeds ?? (values.trace ? '1' : '1000')),

@@ -1,6 +1,6 @@
 // A Program written out over rounds, as check.ts follows it: what each device does from the first tick to the last, the
-// instructions of one round told apart from those of another by a number for each micro-batch of the whole stretch.
-// Filling and draining come out by themselves: instructions for rounds that there are not are left out. Pure.
+// instructions of different rounds distinguished by a number for each micro-batch of the whole stretch.
+// Filling and draining come out by themselves: instructions for rounds that do not exist are left out. Pure.
 
 import type { DeviceProgram, Instruction, Program } from './program.ts';
 

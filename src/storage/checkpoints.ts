@@ -68,7 +68,7 @@ export async function saveCheckpoint(
   assert(keepCount >= 1, 'no checkpoint would be kept');
   assert(
     Number.isSafeInteger(checkpoint.round) && checkpoint.round >= 0 && checkpoint.round < 1e15,
-    `round ${checkpoint.round} is no round`,
+    `round ${checkpoint.round} must be a whole number from 0 to 1e15`,
   );
   await makeFolders(folder, disk);
   const pieces = writeSafetensors(tensorsOf(checkpoint), new Map([['format', `asteroid checkpoint ${version}`]]));
@@ -157,7 +157,7 @@ function tensorsOf(checkpoint: Checkpoint): Map<string, Tensor> {
   return all;
 }
 
-/** After whatever the thread has to do besides. */
+/** Lets other work of this thread run first. */
 function nextTurn(): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve, 0));
 }

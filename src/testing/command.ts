@@ -165,3 +165,8 @@ export async function until(condition: () => Promise<boolean>, limitMs: number, 
     await new Promise((resolve) => setTimeout(resolve, 20));
   }
 }
+
+/** The words of a command line without quotes, such as '--batch 4'. */
+export function words(line: string): string[] {
+  return line.split(' ');
+}

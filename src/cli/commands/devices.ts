@@ -1,4 +1,4 @@
-// asteroid devices: who may join this user's runs, and how to take that back.
+// asteroid devices: who may join this user's runs, and how to revoke that.
 
 import type { Command } from 'commander';
 import { InputError } from '../../errors.ts';
@@ -17,13 +17,14 @@ export function addDevices(program: Command): Command {
   return program
     .command('devices')
     .description(
-      'list the devices that have a certificate of your cluster and the join codes of runs that are on, or take them back',
+      'list the devices that have a certificate of your cluster and the join codes of current runs, ' +
+        'or revoke them',
     )
     .option(
       '--revoke <DEVICE>',
-      'put a device out, by its name or the beginning of its key; it needs a new code to come back',
+      'revoke a device, by its name or the beginning of its key; it needs a new code to come back',
     )
-    .option('--revoke-codes', 'end the join codes of all runs that are on; devices that have joined stay')
+    .option('--revoke-codes', 'end the join codes of all current runs; devices that have joined stay')
     .addHelpText('after', '\nExample:\n  $ asteroid devices --revoke old-laptop')
     .action((options: DevicesOptions) => devices(options));
 }
@@ -40,7 +41,7 @@ async function devices(options: DevicesOptions): Promise<void> {
   if (output.isJson) return;
   const { terminal } = output;
   for (const { name, key } of revoked)
-    terminal.print(`${name} (${key.slice(0, 12)}) is put out: its certificate opens nothing any more.`);
+    terminal.print(`${name} (${key.slice(0, 12)}) is revoked: its certificate is no longer accepted.`);
   if (enrolled.length === 0) terminal.print('No device has a certificate of this cluster.');
   for (const { name, key, expiresAtMs } of enrolled)
     terminal.print(`${name.padEnd(24)}  ${key.slice(0, 12)}  until ${day(expiresAtMs)}`);
@@ -48,7 +49,7 @@ async function devices(options: DevicesOptions): Promise<void> {
     terminal.print(`A join code of ${minute(madeAtMs)} is valid until ${minute(expiresAtMs)}, or until its run ends.`);
 }
 
-/** All with this name, or the one whose key begins so. */
+/** All devices with this name, or the one whose key begins with it. */
 async function revokeDevices(registry: Registry, wanted: string): Promise<readonly EnrolledDevice[]> {
   const all = await registry.devices();
   const byKey = /^[0-9a-f]{8,}$/.test(wanted) ? all.filter(({ key }) => key.startsWith(wanted)) : [];

@@ -1,4 +1,4 @@
-// asteroid drain: takes a device out of a run that goes on, without a loss.
+// asteroid drain: takes a device out of a run while it continues, without losing work.
 
 import { setTimeout } from 'node:timers/promises';
 import type { Command } from 'commander';
@@ -18,7 +18,7 @@ export function addDrain(program: Command): Command {
   return program
     .command('drain')
     .description(
-      'take a device out of a run that goes on: its work moves to the others first, and nothing is computed twice',
+      'take a device out of a run that continues: its work moves to the others first, and nothing is computed twice',
     )
     .argument('<DEVICE>', 'its name in the run')
     .requiredOption('--run <DIR>', 'the run folder')

@@ -8,9 +8,9 @@ import { readModel } from '../../runtime/host/models.ts';
 import { evaluate } from '../../runtime/host/session-here.ts';
 import { modelOfRun } from '../../runtime/host/trained.ts';
 import { loadDataset } from '../../storage/node/datasets.ts';
+import { engineName, positive } from '../flag-values.ts';
 import { createOutput } from '../output.ts';
 import { grouped } from '../terminal.ts';
-import { engineName, positive } from './profile.ts';
 
 interface EvalCommandOptions {
   readonly model?: string;

@@ -26,7 +26,7 @@ export function addLab(program: Command): Command {
     .description('a cluster with shaped links and processor quotas on this Linux machine (needs root)')
     .argument('<action>', 'up | run | exec | down')
     .argument('[words...]', 'up: the file of the cluster; run: what to run; exec: a device and a program')
-    .option('--name <NAME>', 'of the lab: several may stand at once', 'lab')
+    .option('--name <NAME>', 'of the lab: several may be up at once', 'lab')
     .option(
       '--network <FORM>',
       'links: each pair of devices has a link of its own | switch: the links of a device share its port',
@@ -36,7 +36,8 @@ export function addLab(program: Command): Command {
     .addHelpText(
       'after',
       `
-A device gets the cores that the cluster's file gives it (cores: 0.35), else a share by the speed of its kind, and the memory that the file gives it.
+A device gets the cores that the cluster's file gives it (cores: 0.35), else a share by the speed of its kind,
+and the memory that the file gives it.
 
 Examples:
   $ asteroid lab up clusters/asteroid-d.yaml
@@ -79,7 +80,7 @@ async function make(file: string, options: LabCommandOptions): Promise<Lab> {
   return makeLab(parseCluster(await readText(file), file), settingsOf(options), stateFolder());
 }
 
-/** Work that a signal does not leave half done: it is told, and the exit code says it. */
+/** Runs work that a signal must not interrupt: the work can ask whether one came, and the exit code reports it. */
 async function toItsEnd(work: (isInterrupted: () => boolean) => Promise<void>): Promise<void> {
   const signals = ['SIGINT', 'SIGTERM', 'SIGHUP'] as const;
   let isInterrupted = false;
@@ -102,12 +103,13 @@ async function down(words: readonly string[], { name }: LabCommandOptions, outpu
   if (!output.isJson) output.terminal.print(removed ? `The lab "${name}" is gone.` : `There was no lab "${name}".`);
 }
 
-/** `run -- train …` in the lab that stands, or `run CLUSTER.yaml -- train …` in one made for it. */
+/** `run -- train …` in the lab that is up, or `run CLUSTER.yaml -- train …` in one made for it. */
 async function run(words: readonly string[], options: LabCommandOptions, output: Output): Promise<void> {
   const [file, rest] = words[0] === 'train' ? [undefined, words] : [words[0], words.slice(1)];
   if (rest[0] !== 'train') {
     throw new InputError(
-      'asteroid lab run takes a training run: asteroid lab run -- train --model … --data …; other programs: asteroid lab exec.',
+      'asteroid lab run takes a training run: asteroid lab run -- train --model … --data …; ' +
+        'other programs: asteroid lab exec.',
     );
   }
   const train = (lab: Lab): Promise<LabEnd> =>
@@ -158,7 +160,8 @@ function show({ layout }: Lab, output: Output): void {
   const { terminal } = output;
   terminal.section(
     'Lab',
-    `"${name}": ${counted(devices.length, 'device')}, ${network === 'links' ? 'a link for each pair' : 'ports on a switch'}`,
+    `"${name}": ${counted(devices.length, 'device')}, ` +
+      `${network === 'links' ? 'a link for each pair' : 'ports on a switch'}`,
   );
   for (const { name: device, address, cores, memoryMiB, bandwidthMbps } of devices) {
     const speeds = [...new Set(bandwidthMbps.filter((mbps) => mbps > 0))].sort((a, b) => a - b);

@@ -11,12 +11,12 @@ import { passes } from '../../schedule/passes.ts';
 import { scheduleNames } from '../../schedule/schedules.ts';
 import { programText } from '../../schedule/text.ts';
 import { checkWritable, readText, writeJson } from '../files.ts';
+import { collected, positive } from '../flag-values.ts';
 import { createOutput } from '../output.ts';
 import { readPin, searchPlan } from '../planning.ts';
 import { planningProfile } from '../planning-profile.ts';
 import { showPicture } from '../report.ts';
 import { duration, type Terminal } from '../terminal.ts';
-import { positive } from './profile.ts';
 
 interface PlanCommandOptions {
   readonly model?: string;
@@ -68,7 +68,8 @@ export function addPlan(program: Command): Command {
     .option('--exclude <DEVICE>', 'a device that gets no layers; repeatable', collected, [])
     .option(
       '--time-limit <S>',
-      'seconds after which the search ends with the best plan so far, as Ctrl-C does (default of planner best: 45; it waits for asteroid)',
+      'seconds after which the search ends with the best plan so far, as Ctrl-C does ' +
+        '(default of planner best: 45; it waits for asteroid)',
     )
     .option('--profile-out <FILE>', 'write the profile that the plan was made from')
     .option('--print', 'print the passes of each device in a round, too')
@@ -76,7 +77,8 @@ export function addPlan(program: Command): Command {
     .addHelpText(
       'after',
       '\nExample:\n  $ asteroid plan --profile profile.json --cluster cluster.yaml --batch 64 -o plan.json' +
-        '\n  $ asteroid plan --model efficientnet-b1:input=64 --cluster clusters/asteroid-c.yaml --batch 2048 --replicate-batch-norm',
+        '\n  $ asteroid plan --model efficientnet-b1:input=64 --cluster clusters/asteroid-c.yaml ' +
+        '--batch 2048 --replicate-batch-norm',
     )
     .action((options: PlanCommandOptions) => plan(options));
 }
@@ -146,11 +148,6 @@ function compressMode(text: string): CompressMode {
   const found = compressModes.find((mode) => mode === text);
   if (found === undefined) throw new InputError(`--compress ${text} must be one of ${compressModes.join(', ')}.`);
   return found;
-}
-
-/** Values of an option that may be given several times. */
-export function collected(value: string, all: readonly string[]): string[] {
-  return [...all, value];
 }
 
 /** Copies of each weight that an optimizer keeps. Throws InputError. */

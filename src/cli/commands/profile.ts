@@ -8,6 +8,7 @@ import { InputError } from '../../errors.ts';
 import { loadModel } from '../../runtime/host/models.ts';
 import { measureHere } from '../../runtime/host/profile-here.ts';
 import { checkWritable, writeJson } from '../files.ts';
+import { engineName, positive } from '../flag-values.ts';
 import { createOutput, type Output } from '../output.ts';
 import { addSettingFlags } from '../settings.ts';
 import { bar, command, counted, labelWidth, type Terminal } from '../terminal.ts';
@@ -77,6 +78,7 @@ function printProfile({ model, layers, batchSizes, devices }: Profile, device: s
   const last = batchSizes.length - 1;
   const times = devices[device];
   const width = Math.max(...layers.map(({ name }) => name.length));
+  const milliseconds = (value: number): string => value.toFixed(3).padStart(9);
   terminal.section(
     'Profile',
     `${model}: ${counted(layers.length, 'layer')}, milliseconds at batch ${batchSizes[last]}`,
@@ -86,27 +88,13 @@ function printProfile({ model, layers, batchSizes, devices }: Profile, device: s
     const weights = `${(weightBytes / 1024).toFixed(0)} KiB`.padStart(10);
     terminal.section(
       'Profile',
-      `${name.padEnd(width)}  forward ${forward.toFixed(3).padStart(9)}  backward ${backward.toFixed(3).padStart(9)}  ${weights}`,
+      `${name.padEnd(width)}  forward ${milliseconds(forward)}  backward ${milliseconds(backward)}  ${weights}`,
     );
   }
 }
 
-/** Shows layers measured so far. */
+/** Shows how many measurements are done. */
 export function progress(output: Output): (done: number, total: number) => void {
   return (done, total) =>
     output.terminal.live([`${'Profile'.padEnd(labelWidth)}${bar(done / total, 30)} ${done}/${total} measurements`]);
-}
-
-/** A flag that must be a whole number of at least 1. */
-export function positive(flag: string, text: string): number {
-  const value = Number(text);
-  if (!Number.isInteger(value) || value < 1)
-    throw new InputError(`${flag} ${text} must be a whole number of at least 1.`);
-  return value;
-}
-
-/** A flag that must name an engine. */
-export function engineName(text: string): 'onnxruntime' | 'reference' {
-  if (text === 'onnxruntime' || text === 'reference') return text;
-  throw new InputError(`--engine ${text} must be one of onnxruntime, reference.`);
 }

@@ -42,7 +42,8 @@ export function addSimulate(program: Command): Command {
     .option('-o, --output <FILE>', 'write what --json prints')
     .addHelpText(
       'after',
-      '\nExample:\n  $ asteroid simulate --cluster cluster.yaml --profile profile.json --plan plan.json --trace trace.json',
+      '\nExample:\n  $ asteroid simulate --cluster cluster.yaml --profile profile.json --plan plan.json ' +
+        '--trace trace.json',
     )
     .action((options: SimulateCommandOptions) => simulate(options));
 }
@@ -57,7 +58,7 @@ async function simulate(options: SimulateCommandOptions): Promise<void> {
   const plan = parsePlan(await readText(planPath), planPath);
   if (plan.schedule === 'hetpipe')
     throw new InputError(
-      `${planPath} is a plan of planner "hetpipe", which is no pipeline of stages; simulate one of another planner.`,
+      `${planPath} is a plan of planner "hetpipe", which is not a pipeline of stages; simulate one of another planner.`,
     );
   const profile = await planningProfile({ ...options, largestBatch: plan.microBatchSize }, cluster, output);
   checkTogether(plan, profile, cluster);

@@ -22,7 +22,7 @@ interface TrainOptions extends Record<string, unknown> {
   readonly codeFile?: string;
 }
 
-/** What a run is: with another one of these it would be another run. */
+/** What defines a run: a different value of one of these would be a different run. */
 const fixedOnResume = ['model', 'headClasses', 'data', 'batch', 'seed', 'optimizer', 'loss', 'shuffle'] as const;
 
 /** Adds the command. */
@@ -33,7 +33,7 @@ export function addTrain(program: Command): Command {
     .option('--out <DIR>', 'the run folder (default: runs/<date>-<n>)')
     .option('--config <FILE>', 'settings as YAML; a flag wins over the file')
     .option('--code-file <FILE>', 'write the join code there too, for workers that a script starts')
-    .option('--resume <DIR>', 'go on with the run in this folder from its last checkpoint')
+    .option('--resume <DIR>', 'continue the run in this folder from its last checkpoint')
     .addHelpText(
       'after',
       `
@@ -65,7 +65,7 @@ async function train(options: TrainOptions): Promise<void> {
   }
 }
 
-/** Writes the join code where a script waits for it; the file appears whole, readable by its owner only. */
+/** Writes the join code to a file for scripts; it appears whole, readable by its owner only. */
 function withCodeFile(path: string, output: Output): Output {
   const observe = (event: RunEvent): void => {
     if (event.kind === 'listening') {
@@ -88,21 +88,22 @@ async function effectiveSettings({
   const flags = givenFlags(options);
   if (resume === undefined)
     return resolveSettings(flags, config === undefined ? {} : await readConfig(config), config ?? '');
-  if (out !== undefined) throw new InputError('--resume goes on in its own folder: leave --out away.');
+  if (out !== undefined) throw new InputError('--resume continues in the folder of the run: leave out --out.');
   if (config !== undefined)
-    throw new InputError('--resume goes on with the settings in its folder: leave --config away.');
+    throw new InputError('--resume continues with the settings in its folder: leave out --config.');
   for (const name of fixedOnResume) {
     if (Object.hasOwn(flags, name))
-      throw new InputError(`${flagName(name)} cannot change when a run is resumed: leave it away, or start a new run.`);
+      throw new InputError(`${flagName(name)} cannot change when a run is resumed: leave it out, or start a new run.`);
   }
   const file = join(resume, 'config.yaml');
   if (!(await isThere(file))) {
     throw new InputError(
-      `${resume} is not the folder of a run (it has no config.yaml): name the folder that --out or the run's last lines named.`,
+      `${resume} is not the folder of a run (it has no config.yaml): ` +
+        "name the folder that --out or the run's last lines named.",
     );
   }
   const saved = await readConfig(file);
-  // How long to train may be said anew in either way.
+  // The length of training may change, in steps or in epochs.
   if (flags['steps'] !== undefined) delete saved['epochs'];
   if (flags['epochs'] !== undefined) delete saved['steps'];
   return resolveSettings(flags, saved, file);

@@ -33,7 +33,7 @@ async function verify(options: Record<string, unknown> & { json?: boolean; toler
   const output = createOutput(options);
   const signal = interruptSignal(output, 'Stopping …');
   const flags = givenFlags(options);
-  // Where the planner is left to us, every worker gets a part: a plan of one device would show nothing.
+  // By default every worker gets a part: a plan of one device would show nothing.
   const ours = {
     workers: 3,
     useAll: flags['planner'] === undefined,

@@ -5,7 +5,7 @@ import type { Loss, Recovery } from '../../planner/replan/estimate.ts';
 import type { LossPrediction } from '../../planner/replan/predict-loss.ts';
 import { counted, duration, memory, type Terminal } from '../terminal.ts';
 
-/** Prints a prediction: the loss, the recovery, what travels, and heavy rescheduling beside it. */
+/** Prints a prediction: the loss, the light recovery, the transfers, and heavy rescheduling for comparison. */
 export function printLoss(
   { before, losses, refusal, replication, light, heavy, speedup, throughputRatio }: LossPrediction,
   terminal: Terminal,

@@ -3,18 +3,18 @@
 import type { Command } from 'commander';
 import { systemClock } from '../../clock.ts';
 import type { DeviceSpec, LinkSpeed, Plan } from '../../cluster/cluster.ts';
-import { kindModel } from '../../cluster/kinds.ts';
+import { kindModel } from '../../cluster/device-kinds.ts';
 import { parseCluster, parsePlan, parseProfile } from '../../cluster/validate.ts';
 import { InputError } from '../../errors.ts';
 import { plannerNames } from '../../planner/planners.ts';
 import { predictLoss } from '../../planner/replan/predict-loss.ts';
 import { type Change, type WhatIf, whatIf } from '../../planner/what-if.ts';
 import { readText, writeJson } from '../files.ts';
+import { collected, positive } from '../flag-values.ts';
 import { createOutput, type Output } from '../output.ts';
 import { planningProfile } from '../planning-profile.ts';
 import { duration, memory, type Terminal } from '../terminal.ts';
-import { collected, optimizerState } from './plan.ts';
-import { positive } from './profile.ts';
+import { optimizerState } from './plan.ts';
 import { printLoss, speed } from './what-if-kill.ts';
 
 interface WhatIfCommandOptions {
@@ -70,7 +70,11 @@ export function addWhatIf(program: Command): Command {
     .option('-o, --output <FILE>', 'write what --json prints')
     .addHelpText(
       'after',
-      '\nExample:\n  $ asteroid what-if --model mobilenet-v2-cifar --cluster clusters/asteroid-d.yaml --batch 256 --replicate-batch-norm --leave tx2-1\n  $ asteroid what-if --model efficientnet-b1 --cluster clusters/asteroid-d.yaml --batch 2048 --micro-batch 128 --kill nano-1',
+      '\nExample:' +
+        '\n  $ asteroid what-if --model mobilenet-v2-cifar --cluster clusters/asteroid-d.yaml --batch 256 ' +
+        '--replicate-batch-norm --leave tx2-1' +
+        '\n  $ asteroid what-if --model efficientnet-b1 --cluster clusters/asteroid-d.yaml --batch 2048 ' +
+        '--micro-batch 128 --kill nano-1',
     )
     .action((options: WhatIfCommandOptions) => run(options));
 }
@@ -85,13 +89,14 @@ async function run(options: WhatIfCommandOptions): Promise<void> {
     throw new InputError('Nothing changes: give --join, --leave, --kill, --slow or --link.');
   if (changes.length > 0 && kill.length > 0)
     throw new InputError(
-      '--kill cannot be given with --join, --leave, --slow or --link: ask for the loss alone, or let the device --leave.',
+      '--kill cannot be given with --join, --leave, --slow or --link: ' +
+        'ask for the loss alone, or let the device --leave.',
     );
   const cluster = parseCluster(await readText(clusterPath), clusterPath);
   const current = planPath === undefined ? undefined : parsePlan(await readText(planPath), planPath);
   const batchSize = options.batch === undefined ? current?.batchSize : positive('--batch', options.batch);
   if (batchSize === undefined) throw new InputError('--batch is missing: give the samples of an update, or --plan.');
-  // A device that joins needs times too: they are asked for with it in the cluster, whether by name or by kind.
+  // A device that joins needs times too, whether by name or by kind: the profile is for the cluster with it.
   const joined = {
     ...cluster,
     devices: [...cluster.devices, ...changes.flatMap((change) => (change.kind === 'join' ? [change.device] : []))],
@@ -181,7 +186,7 @@ function cutAt(text: string, mark: string, flag: string, form: string): [string,
 function numberOf(text: string, flag: string, whole: string): number {
   const value = Number(text);
   if (text.trim() === '' || !Number.isFinite(value))
-    throw new InputError(`${flag} ${whole}: "${text}" is no number; give one.`);
+    throw new InputError(`${flag} ${whole}: "${text}" is not a number; give one.`);
   return value;
 }
 

@@ -12,12 +12,13 @@ import { InputError } from '../../errors.ts';
 import { findCoordinator } from '../../runtime/host/discovery.ts';
 import { joinRun } from '../../runtime/host/join.ts';
 import { joinCodeVariable } from '../../runtime/host/local-workers.ts';
-import { startProfile } from '../../runtime/host/profile-apart.ts';
+import { type ProfiledEngine, startProfile } from '../../runtime/host/profile-apart.ts';
 import { profileCache } from '../../runtime/host/profile-cache.ts';
 import { createDeviceStore } from '../../runtime/host/security/device-store.ts';
 import { stateFolder } from '../../runtime/host/security/state-folder.ts';
 import { createStageFiles } from '../../runtime/host/stage-files.ts';
 import { isLoopback } from '../../transport/admission.ts';
+import { engineName, positive } from '../flag-values.ts';
 import { createOutput, interruptedExitCode, interruptSignal, type Output } from '../output.ts';
 
 interface WorkerCommandOptions {
@@ -36,7 +37,7 @@ interface WorkerCommandOptions {
   readonly json?: boolean;
 }
 
-/** How long a worker tries to come back to a coordinator that it lost. */
+/** How long a worker tries to reconnect to a lost coordinator. */
 const reconnectMs = 60_000;
 
 /** How long to look for a coordinator. */
@@ -49,7 +50,8 @@ export function addWorker(program: Command): Command {
     .description('offer this device to a training run')
     .option(
       '--join <URL>',
-      'the address that asteroid train printed, such as wss://192.168.1.20:7700 (default: the one that answers on this network)',
+      'the address that asteroid train printed, such as wss://192.168.1.20:7700 ' +
+        '(default: the one that answers on this network)',
     )
     .option(
       '--code <CODE>',
@@ -67,7 +69,10 @@ export function addWorker(program: Command): Command {
     .option('--max-memory <MIB>', 'memory that this worker may take, its process included (default: all)')
     .option('--courteous', 'step back while others use this machine')
     .option('--insecure', 'allow unencrypted links beyond this machine')
-    .option('--managed <COUNT>', 'one of so many that a coordinator started on this machine: Ctrl-C is its business')
+    .option(
+      '--managed <COUNT>',
+      'one of COUNT workers that a coordinator started on this machine and that it ends on Ctrl-C',
+    )
     .addHelpText('after', '\nExample:\n  $ asteroid worker --join wss://192.168.1.20:7700\n  Join code: …')
     .action((options: WorkerCommandOptions) => work(options));
 }
@@ -75,20 +80,9 @@ export function addWorker(program: Command): Command {
 async function work(options: WorkerCommandOptions): Promise<void> {
   searchForGarbageLess();
   const output = createOutput(options);
-  const threadCount = Number(options.threads);
-  if (!Number.isInteger(threadCount) || threadCount < 1)
-    throw new InputError(`--threads ${options.threads} must be a whole number of at least 1.`);
   const maxMemoryMiB = megabytes(options.maxMemory);
-  const maxCpu = fractionOf(options.maxCpu);
-  const isCourteous = options.courteous === true;
-  const { engine } = options;
-  if (engine !== 'onnxruntime' && engine !== 'reference')
-    throw new InputError(`--engine ${engine} must be one of onnxruntime, reference.`);
+  const engine = engineOptions(options);
   const isManaged = options.managed !== undefined;
-  const workerCount = isManaged ? Number(options.managed) : 1;
-  if (!Number.isInteger(workerCount) || workerCount < 1)
-    throw new InputError(`--managed ${options.managed} must be a whole number of at least 1.`);
-  const engineOptions = { engine, threadCount, maxCpu, isCourteous, workerCount } as const;
   // The coordinator of a managed worker gets the same Ctrl-C from the terminal and ends its workers in good order.
   const signal = isManaged ? ignoreInterrupts() : interruptSignal(output, 'Leaving …');
   const joinCode = codeOf(options, signal);
@@ -100,25 +94,16 @@ async function work(options: WorkerCommandOptions): Promise<void> {
       signal,
       clock: systemClock,
       insecure: options.insecure === true,
-      createEngine: () => createComputeThread(engineOptions),
-      startProfile: (job, onProgress) => startProfile(job, engineOptions, onProgress),
-      processWork: createProcessClock(engineOptions),
+      createEngine: () => createComputeThread(engine),
+      startProfile: (job, onProgress) => startProfile(job, engine, onProgress),
+      processWork: createProcessClock(engine),
       ...(options.name === undefined ? {} : { name: options.name }),
       ...(options.host === undefined ? {} : { host: options.host }),
-      profileCache: profileCache(
-        `${options.name ?? ''}${workerCount > 1 ? ` of ${workerCount}` : ''}${maxCpu < 1 ? ` at ${maxCpu}` : ''}${isCourteous ? ' courteous' : ''}`,
-      ),
+      profileCache: profileCache(cacheName(options.name, engine)),
       stageStore: createStageFiles(),
-      // Workers that a coordinator starts are new ones each time.
+      // Workers that a coordinator starts are new each time.
       ...(isManaged ? {} : { store: createDeviceStore(stateFolder()), reconnectMs }),
-      onJoined: (name, { host, encrypted }) => {
-        output.json({ event: 'joined', name, host, encrypted });
-        if (output.isJson) return;
-        output.terminal.print(`Joined as ${name}; waiting for work. Ctrl-C leaves.`);
-        if (isManaged || isLoopback(host)) return;
-        const links = encrypted ? 'encrypted' : 'INSECURE: anyone on the network can read and change what travels';
-        output.terminal.print(`Other devices reach this one at ${host} (another: --host); links are ${links}.`);
-      },
+      onJoined: (name, joined) => showJoined(name, joined, isManaged, output),
       onLost: (reason) => {
         output.json({ event: 'lost', reason });
         if (!output.isJson) output.terminal.print(`Lost the coordinator (${reason}); trying again …`);
@@ -131,6 +116,43 @@ async function work(options: WorkerCommandOptions): Promise<void> {
   output.json({ event: 'ended', clean: end.clean, reason: end.reason });
   if (!output.isJson) output.terminal.print(`Ended: ${end.reason}.`);
   process.exitCode = signal.aborted ? interruptedExitCode : end.clean ? 0 : 1;
+}
+
+/** The flags of the engine. Throws InputError. */
+function engineOptions({
+  engine,
+  threads,
+  maxCpu,
+  courteous,
+  managed,
+}: WorkerCommandOptions): Required<ProfiledEngine> {
+  return {
+    engine: engineName(engine),
+    threadCount: positive('--threads', threads),
+    maxCpu: fractionOf(maxCpu),
+    isCourteous: courteous === true,
+    workerCount: managed === undefined ? 1 : positive('--managed', managed),
+  };
+}
+
+/** Tells apart the profiles that were measured on this machine under other names and limits. */
+function cacheName(name = '', { workerCount, maxCpu, isCourteous }: Required<ProfiledEngine>): string {
+  const shared = workerCount > 1 ? ` of ${workerCount}` : '';
+  return `${name}${shared}${maxCpu < 1 ? ` at ${maxCpu}` : ''}${isCourteous ? ' courteous' : ''}`;
+}
+
+function showJoined(
+  name: string,
+  { host, encrypted }: { readonly host: string; readonly encrypted: boolean },
+  isManaged: boolean,
+  output: Output,
+): void {
+  output.json({ event: 'joined', name, host, encrypted });
+  if (output.isJson) return;
+  output.terminal.print(`Joined as ${name}; waiting for work. Ctrl-C leaves.`);
+  if (isManaged || isLoopback(host)) return;
+  const links = encrypted ? 'encrypted' : 'INSECURE: anyone on the network can read and change what travels';
+  output.terminal.print(`Other devices reach this one at ${host} (another: --host); links are ${links}.`);
 }
 
 function ignoreInterrupts(): AbortSignal {
@@ -163,11 +185,11 @@ function fractionOf(text: string | undefined): number {
   return value / 100;
 }
 
-/** Where the join code comes from; the person is asked only when it is needed. */
+/** Where the join code comes from; a person is asked only when it is needed. */
 function codeOf({ code, codeFile }: WorkerCommandOptions, signal: AbortSignal): () => Promise<string> {
   const given = code ?? process.env[joinCodeVariable];
   delete process.env[joinCodeVariable];
-  // Arguments stand in the list of processes for all users; where the system allows it, not any longer.
+  // Arguments are visible to all users in the list of processes; hide them where the system allows it.
   if (code !== undefined) process.title = 'asteroid worker';
   if (codeFile !== undefined) return () => readCode(codeFile);
   return given === undefined ? () => askCode(signal) : () => Promise.resolve(given);
@@ -187,7 +209,7 @@ async function askCode(signal: AbortSignal): Promise<string> {
   if (!process.stdin.isTTY)
     throw new InputError(`The join code is missing: give --code-file, or set ${joinCodeVariable}.`);
   const lines = createInterface({ input: process.stdin, output: process.stderr });
-  // A reader of lines takes Ctrl-C for itself.
+  // readline handles Ctrl-C itself: pass it on.
   lines.on('SIGINT', () => process.kill(process.pid, 'SIGINT'));
   try {
     return await lines.question('Join code: ', { signal });

@@ -31,7 +31,7 @@ const curve: LearningCurve = {
   accuracy: { train: [], test: [] },
 };
 
-test('the height that a loss falls from does not flatten the rest', () => {
+test('the high values at the start of a loss do not flatten the rest', () => {
   const [loss, ...others] = panels(curve);
   assert.equal(others.length, 0);
   assert.deepEqual(loss?.y, { least: 0, most: 1, ticks: [0, 0.2, 0.4, 0.6, 0.8, 1] });
@@ -42,7 +42,7 @@ test('the height that a loss falls from does not flatten the rest', () => {
   );
 });
 
-test('rounds whose loss is no number are drawn within the panel of the accuracy', () => {
+test('rounds whose loss is not a number are drawn within the panel of the accuracy', () => {
   const flat = { train: [1, 2, 2e9].map((x) => ({ x, y: 0.5 })), test: [] };
   const [, accuracy] = panels({ ...curve, loss: { train: flat.train.slice(0, 2), test: [] }, accuracy: flat });
   assert.ok(accuracy);

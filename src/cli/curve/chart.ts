@@ -3,7 +3,7 @@
 
 import type { Curve, CurvePoint, LearningCurve } from '../../runtime/run/learning-curve.ts';
 
-/** A range and the round numbers in it that are written at the axis. */
+/** A range and the ticks in it, which are round numbers. */
 export interface Axis {
   readonly least: number;
   readonly most: number;
@@ -22,7 +22,7 @@ export interface Panel {
 
 /** The panels of a curve: loss, and accuracy where there is one. */
 export function panels({ unit, loss, accuracy }: LearningCurve): Panel[] {
-  // A round whose loss is no number may well have an accuracy.
+  // A round whose loss is not a finite number may have an accuracy.
   const all = [loss, accuracy].flatMap(({ train, test }) => [...train, ...test]).map((point) => point.x);
   const x: Axis = { ...axis(0, Math.max(...all), 8), least: 0, most: Math.max(...all) };
   const whole = { ...x, ticks: x.ticks.filter((tick) => Number.isInteger(tick) && tick <= x.most) };
@@ -44,8 +44,8 @@ function trimmed(value: number): string {
 }
 
 /**
- * From the lowest value to the highest but for the first stretches, where a loss falls from a height that would flatten
- * all the rest: the top is the highest value behind the first twentieth.
+ * From the lowest value to the highest after the first twentieth of the rounds: a falling loss starts so high that it
+ * would flatten the rest.
  */
 function rangeOf({ train, test }: Curve): Axis {
   const values = (some: readonly CurvePoint[]): number[] => some.map(({ y }) => y);
@@ -60,7 +60,7 @@ function rangeOf({ train, test }: Curve): Axis {
 
 /** An axis over at least [from, to] with about `count` ticks at round numbers. */
 export function axis(from: number, to: number, count: number): Axis {
-  // Values that differ by less than is written are equal.
+  // Values whose difference would not be visible in the labels count as equal.
   const span = to - from > Math.abs(to) * 1e-9 ? to - from : Math.abs(to) || 1;
   const rough = span / count;
   const power = 10 ** Math.floor(Math.log10(rough));
@@ -73,7 +73,7 @@ export function axis(from: number, to: number, count: number): Axis {
   return { least: ticks[0] as number, most: ticks.at(-1) as number, ticks };
 }
 
-/** Where a value lies on an axis: 0 at its least, 1 at its most; beyond them outside. */
+/** Where a value is on an axis: 0 at its least, 1 at its most; outside of 0 to 1 beyond them. */
 export function place({ least, most }: Axis, value: number): number {
   return (value - least) / (most - least);
 }

@@ -1,4 +1,4 @@
-// Panels as one SVG picture, one beside the other: a line for the training data, a line with points for the tests, a
+// Panels as one SVG picture, side by side: a line for the training data, a line with points for the tests, a
 // legend. No scripts, no fonts.
 
 import type { CurvePoint, LearningCurve } from '../../runtime/run/learning-curve.ts';
@@ -13,9 +13,12 @@ export function curveSvg(curve: LearningCurve): string {
   const parts = panels(curve);
   const [width, height] = [panelWidth * parts.length, panelHeight];
   const body = parts.map((panel, index) => `<g transform="translate(${index * panelWidth} 0)">\n${drawn(panel)}\n</g>`);
-  const plot = `x="${margin.left}" y="${margin.top - 2}" width="${panelWidth - margin.left - margin.right + 4}" height="${panelHeight - margin.top - margin.bottom + 4}"`;
+  const plot =
+    `x="${margin.left}" y="${margin.top - 2}" width="${panelWidth - margin.left - margin.right + 4}" ` +
+    `height="${panelHeight - margin.top - margin.bottom + 4}"`;
   return [
-    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" width="${width}" height="${height}" font-family="system-ui, sans-serif" font-size="12">`,
+    `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${height}" width="${width}" ` +
+      `height="${height}" font-family="system-ui, sans-serif" font-size="12">`,
     `<title>${escaped(`Learning curve of ${curve.run}`)}</title>`,
     `<rect width="${width}" height="${height}" fill="#ffffff"/>`,
     `<clipPath id="plot"><rect ${plot}/></clipPath>`,
@@ -34,22 +37,26 @@ function drawn(panel: Panel): string {
     points.map((point) => `${across(point.x)},${up(point.y)}`).join(' ');
   const last = curve.test.at(-1);
   return [
-    `<text x="${margin.left}" y="24" font-size="15" font-weight="600" fill="${colors.text}">${escaped(capital(title))}</text>`,
+    `<text x="${margin.left}" y="24" font-size="15" font-weight="600" ` +
+      `fill="${colors.text}">${escaped(capital(title))}</text>`,
     legend(margin.left, 44, 'training', colors.train),
     ...(curve.test.length > 0 ? [legend(margin.left + 92, 44, 'test', colors.test)] : []),
     ...y.ticks.map(
       (tick) =>
         `<line x1="${margin.left}" y1="${up(tick)}" x2="${right}" y2="${up(tick)}" stroke="${colors.grid}"/>` +
-        `<text x="${margin.left - 8}" y="${up(tick) + 4}" text-anchor="end" fill="${colors.faint}">${escaped(format(tick))}</text>`,
+        `<text x="${margin.left - 8}" y="${up(tick) + 4}" text-anchor="end" ` +
+        `fill="${colors.faint}">${escaped(format(tick))}</text>`,
     ),
     ...x.ticks.map(
       (tick) =>
         `<text x="${across(tick)}" y="${bottom + 20}" text-anchor="middle" fill="${colors.faint}">${tick}</text>`,
     ),
-    `<polyline clip-path="url(#plot)" points="${line(curve.train)}" fill="none" stroke="${colors.train}" stroke-width="1.5" stroke-linejoin="round"/>`,
+    `<polyline clip-path="url(#plot)" points="${line(curve.train)}" fill="none" stroke="${colors.train}" ` +
+      'stroke-width="1.5" stroke-linejoin="round"/>',
     ...(curve.test.length > 1
       ? [
-          `<polyline clip-path="url(#plot)" points="${line(curve.test)}" fill="none" stroke="${colors.test}" stroke-width="2" stroke-linejoin="round"/>`,
+          `<polyline clip-path="url(#plot)" points="${line(curve.test)}" fill="none" stroke="${colors.test}" ` +
+            'stroke-width="2" stroke-linejoin="round"/>',
         ]
       : []),
     ...curve.test.map(
@@ -62,14 +69,20 @@ function drawn(panel: Panel): string {
   ].join('\n');
 }
 
-/** The last test's value, on the other side of its point than the training line. */
+/** The value of the last test, on the side of its point that is away from the training line. */
 function label(x: number, y: number, text: string, isBelow: boolean): string {
   const halo = 'stroke="#ffffff" stroke-width="4" paint-order="stroke"';
-  return `<text x="${x}" y="${y + (isBelow ? 20 : -10)}" text-anchor="end" font-weight="600" fill="${colors.test}" ${halo}>${escaped(text)}</text>`;
+  return (
+    `<text x="${x}" y="${y + (isBelow ? 20 : -10)}" text-anchor="end" font-weight="600" fill="${colors.test}" ` +
+    `${halo}>${escaped(text)}</text>`
+  );
 }
 
 function legend(x: number, y: number, text: string, color: string): string {
-  return `<line x1="${x}" y1="${y - 4}" x2="${x + 18}" y2="${y - 4}" stroke="${color}" stroke-width="3"/><text x="${x + 24}" y="${y}" fill="${colors.text}">${text}</text>`;
+  return (
+    `<line x1="${x}" y1="${y - 4}" x2="${x + 18}" y2="${y - 4}" stroke="${color}" stroke-width="3"/>` +
+    `<text x="${x + 24}" y="${y}" fill="${colors.text}">${text}</text>`
+  );
 }
 
 function capital(text: string): string {

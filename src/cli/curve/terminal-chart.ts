@@ -1,5 +1,4 @@
-// A panel in characters: the line of the training data in Braille dots, two by four in each place, and a mark for each
-// test.
+// A panel in characters: the training line in Braille dots, two by four in each character, and a mark for each test.
 //
 //   0.8 ┤⣇
 //       │⠘⢦⡀   ●
@@ -33,9 +32,8 @@ export function drawPanel(panel: Panel, options: TerminalChartOptions): string[]
       const bits = dots[row * width + column] as number;
       return bits === 0 ? ' ' : options.train(String.fromCharCode(0x2800 + bits));
     });
-    lines.push(
-      `${(tick < 0 ? '' : (labels[tick] as string)).padStart(margin)} ${tick < 0 ? '│' : '┤'}${cells.join('').trimEnd()}`,
-    );
+    const label = tick < 0 ? '' : (labels[tick] as string);
+    lines.push(`${label.padStart(margin)} ${tick < 0 ? '│' : '┤'}${cells.join('').trimEnd()}`);
   }
   return [...lines, ...horizontalAxis(panel, width).map((line) => ' '.repeat(margin + 1) + line)];
 }
@@ -99,7 +97,7 @@ function horizontalAxis({ x }: Panel, width: number): [string, string] {
   return [`└${line.join('')}`, ` ${labels}`];
 }
 
-/** Columns for a chart beside the labels of sections. */
+/** Columns that a chart has to the right of the section labels. */
 export function chartColumns(columns: number): number {
   return Math.min(90, columns - labelWidth);
 }

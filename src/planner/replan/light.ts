@@ -12,7 +12,7 @@ import type { Plan, PlanLayout, StagePlan } from '../../cluster/cluster.ts';
 import { bytesInMiB } from '../../cluster/memory.ts';
 import { InputError } from '../../errors.ts';
 import { effectiveInFlight } from '../../schedule/pace.ts';
-import { scheduleOf, schedules } from '../../schedule/schedules.ts';
+import { schedules } from '../../schedule/schedules.ts';
 import { Evaluator } from '../evaluate.ts';
 import { keptByDevices } from '../layout.ts';
 import { largestShare, leastMemoryBytes } from '../memory.ts';
@@ -88,17 +88,18 @@ const slacks: readonly number[] = [0.01, 0.05];
 /** Weights are moved if the change pays for itself within this number of rounds. */
 const horizonRounds = 10;
 
-/** The plan with new cuts for the remaining stages; undefined if none fits. */
+/** The plan with new cuts for the remaining stages. Throws InputError if none fits. */
 function movedCuts(
   input: ReplanInput,
   problem: Problem,
   survivors: readonly Survivors[],
 ): { readonly schedule: string; readonly stages: readonly StagePlan[] } {
-  const { schedule } = input.plan;
+  const { schedule } = problem;
+  const lean = schedules['1f1b'];
   // 1f1b sums the gradients in gpipe's order and needs less memory.
-  for (const name of schedule === '1f1b' ? ['1f1b'] : [schedule, '1f1b']) {
-    const scheduled = withMicroBatchSize(problem, problem.microBatchSize, scheduleOf(name));
-    for (const rule of name === '1f1b' ? inFlightRules : inFlightRules.slice(0, 1)) {
+  for (const each of schedule === lean ? [lean] : [schedule, lean]) {
+    const scheduled = withMicroBatchSize(problem, problem.microBatchSize, each);
+    for (const rule of each === lean ? inFlightRules : inFlightRules.slice(0, 1)) {
       const settled = bestCuts(input, scheduled, survivors, rule);
       if (settled === undefined) continue;
       const stages = settled.map((stage) => ({
@@ -106,7 +107,7 @@ function movedCuts(
         devices: namesOf(scheduled, stage.devices),
         ...keptByDevices(scheduled, stage, stage.inFlight),
       }));
-      return { schedule: name, stages };
+      return { schedule: each.name, stages };
     }
   }
   throw refusal(input, problem, survivors);

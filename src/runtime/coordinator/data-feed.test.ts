@@ -92,7 +92,7 @@ test('what is left of a layout is not sent, be it stopped or followed by another
   }
 });
 
-test('a batch that cannot be had is told', async () => {
+test('a batch that cannot be read is reported', async () => {
   const { feed, errors } = feedTo([]);
   feed.begin(twoStages);
   feed.feed(9, 1);

@@ -50,7 +50,7 @@ class Drive {
     for (const device of ['a', 'b']) this.answer(device, answer);
   }
 
-  /** What the last input told to write, by round. */
+  /** The states to be written after the last input, by round. */
   get written(): readonly number[] {
     return this.effects.flatMap((effect) => (effect.kind === 'write-checkpoint' ? [effect.round] : []));
   }

@@ -34,7 +34,7 @@ function smaller(devices: readonly string[]): Plan {
   return { planner: 'best', schedule: '1f1b', batchSize: 8, microBatchSize: 2, microBatchCount: 4, stages, predicted };
 }
 
-/** Devices without memory: no plan can be mended. */
+/** Devices without memory: light re-planning finds no plan. */
 function runWith(planAgain: MemoryRun['planAgain'], more: Partial<MemoryRun> = {}): MemoryRun {
   const net = regressionNet();
   const subject = subjectOf(net, 8);

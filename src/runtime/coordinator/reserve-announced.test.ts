@@ -1,4 +1,4 @@
-// Devices hear beforehand of the layouts that they would run after a loss, and run just these when it comes.
+// Devices receive in advance the layouts that they would run after a loss, and run exactly these when it happens.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -25,7 +25,7 @@ test('half a minute into training, devices receive the layouts that they would r
     ...handPlan({ schedule: '1f1b', cuts: [1], shares: [[2, 2], [4]], microBatchCount: 2 }, 2),
     predicted,
   };
-  const told: { readonly atMs: number; readonly to: string; readonly plan: Plan }[] = [];
+  const announced: { readonly atMs: number; readonly to: string; readonly plan: Plan }[] = [];
   let trainingMs = 0;
   const run: MemoryRun = {
     subject,
@@ -37,8 +37,8 @@ test('half a minute into training, devices receive the layouts that they would r
     choosePlan: () => plan,
     observe: (event, cluster) => {
       if (event.kind === 'deployment' && trainingMs === 0) trainingMs = clock.now();
-      // When all is told, the only device of its stage goes.
-      if (event.kind === 'replicated' && plansOf(told).length === 3 && cluster.workers.has('c'))
+      // After the last announcement, the only device of its stage is lost.
+      if (event.kind === 'replicated' && plansOf(announced).length === 3 && cluster.workers.has('c'))
         queueMicrotask(() => cluster.kill('c'));
     },
   };
@@ -47,15 +47,15 @@ test('half a minute into training, devices receive the layouts that they would r
     const send = coordinatorLink.send.bind(coordinatorLink);
     coordinatorLink.send = (frame, priority) => {
       if (frame.kind === 'reserve')
-        told.push({ atMs: clock.now() - trainingMs, to, plan: (frame.control as { plan: Plan }).plan });
+        announced.push({ atMs: clock.now() - trainingMs, to, plan: (frame.control as { plan: Plan }).plan });
       return send(frame, priority);
     };
   }
   const { loss, weight, worst } = await clock.runUntil(
     (async () => difference(await cluster.outcome(), await runAlone({ ...run, microBatchSize: 4 })))(),
   );
-  for (const [index, reserved] of plansOf(told).slice(0, 3).entries()) {
-    const frames = told.filter((one) => one.plan === reserved);
+  for (const [index, reserved] of plansOf(announced).slice(0, 3).entries()) {
+    const frames = announced.filter((one) => one.plan === reserved);
     assert.deepEqual(
       frames.map(({ to }) => to).sort(),
       [...new Set(reserved.stages.flatMap(({ devices }) => devices))].sort(),
@@ -68,17 +68,20 @@ test('half a minute into training, devices receive the layouts that they would r
   );
   const readyAfter = before.flatMap((event) => (event.kind === 'reserve-ready' ? [event.seconds] : []));
   assert.equal(readyAfter.length, 1, 'once for the first layout');
-  for (const seconds of readyAfter) assert.ok(seconds >= 30 && seconds < 45, `ready after ${seconds} s`);
+  assert.ok(
+    readyAfter.every((seconds) => seconds >= 30 && seconds < 45),
+    `ready after ${readyAfter} s`,
+  );
   const layouts = deployed(cluster);
   assert.equal(layouts.length, 2);
-  const without = told.find((one) => !one.plan.stages.some(({ devices }) => devices.includes('c')));
+  const without = announced.find((one) => !one.plan.stages.some(({ devices }) => devices.includes('c')));
   assert.deepEqual(layouts[1], without?.plan);
   assert.ok(loss <= 1e-5, `losses differ by ${loss}`);
   assert.ok(weight <= 1e-5, `${worst} differs by ${weight}`);
 });
 
-function plansOf(told: readonly { readonly plan: Plan }[]): readonly Plan[] {
-  return [...new Set(told.map(({ plan }) => plan))];
+function plansOf(announced: readonly { readonly plan: Plan }[]): readonly Plan[] {
+  return [...new Set(announced.map(({ plan }) => plan))];
 }
 
 function deployed({ events }: MemoryCluster): readonly Plan[] {
@@ -103,21 +106,21 @@ test('a spare hears of the places that it would take', { timeout: 120_000 }, asy
     links: { clock, bandwidthMbps: 0.5 },
     choosePlan: () => plan,
     observe: (event, cluster) => {
-      if (event.kind === 'replicated' && told.length === 4 && cluster.workers.has('a'))
+      if (event.kind === 'replicated' && announced.length === 4 && cluster.workers.has('a'))
         queueMicrotask(() => cluster.kill('a'));
     },
   };
-  const told: string[] = [];
+  const announced: string[] = [];
   const drawn = ({ stages }: Plan): string => stages.map(({ devices }) => devices.join('+')).join(' | ');
   const cluster = await startCluster(run);
   for (const [to, { coordinatorLink }] of cluster.workers) {
     const send = coordinatorLink.send.bind(coordinatorLink);
     coordinatorLink.send = (frame, priority) => {
-      if (frame.kind === 'reserve') told.push(`${to}: ${drawn((frame.control as { plan: Plan }).plan)}`);
+      if (frame.kind === 'reserve') announced.push(`${to}: ${drawn((frame.control as { plan: Plan }).plan)}`);
       return send(frame, priority);
     };
   }
   await clock.runUntil(cluster.outcome());
-  assert.deepEqual(told.slice(0, 4), ['c: c | b', 'b: c | b', 'a: a | c', 'c: a | c']);
+  assert.deepEqual(announced.slice(0, 4), ['c: c | b', 'b: c | b', 'a: a | c', 'c: a | c']);
   assert.deepEqual(deployed(cluster).map(drawn), ['a | b', 'c | b']);
 });

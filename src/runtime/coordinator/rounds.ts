@@ -133,18 +133,18 @@ export function prepared(
   return waitingFor.length === 0 && round === state.round ? commit(config, next) : [next, []];
 }
 
+/** Why a run ends whose loss or gradients are not finite, and what helps. */
+export function notFinite(round: number): string {
+  const fix = 'lower the learning rate (--lr) or clip gradients (--clip-norm)';
+  return `the loss or a gradient of round ${round} is not a finite number: ${fix}`;
+}
+
 /** All members hold the round's gradients: the round commits on all of them, unless a number in it is not finite. */
 function commit(config: MachineConfig, state: MachineState): Step {
   const { round } = state;
   const { [round]: resultOf = {}, ...ahead } = state.prepared;
   const results = Object.values(resultOf);
-  if (results.some((result) => !result.finite)) {
-    return fail(
-      state,
-      `the loss or a gradient of round ${round} is not a finite number: lower the learning rate (--lr) or clip ` +
-        'gradients (--clip-norm)',
-    );
-  }
+  if (results.some((result) => !result.finite)) return fail(state, notFinite(round));
   const gradientScale = config.gradientScale(sum(results, (result) => result.squaredNorm));
   const commits = activeDevices(state).map(
     (device): MachineEffect => ({ kind: 'send', device, message: 'commit', control: { round, gradientScale } }),

@@ -126,7 +126,7 @@ test('pieces that are not as they should be are refused', () => {
     if (encoding !== undefined)
       assert.throws(
         () => codec.decode([...sent.slice(0, 1), tensor('float32', [1], [-1])], 4),
-        /a scale of -1, which is none/,
+        /a scale of -1, which is out of range/,
       );
   }
 });

@@ -260,7 +260,8 @@ function scalesOf(tensor: Tensor | undefined, count: number, isScale: (scale: nu
     throw new ProtocolError(`A compressed frame should end with ${count} scales.`);
   const scales = tensor.data as Float32Array;
   const wrong = scales.find((scale) => !isScale(scale));
-  if (wrong !== undefined) throw new ProtocolError(`A compressed frame has a scale of ${wrong}, which is none.`);
+  if (wrong !== undefined)
+    throw new ProtocolError(`A compressed frame has a scale of ${wrong}, which is out of range.`);
   return scales;
 }
 

@@ -30,9 +30,9 @@ export function checkHost({
   const own = ownAddresses();
   const fix = own.length === 0 ? 'use 127.0.0.1' : `give one of ${own.join(', ')}`;
   if (host === '0.0.0.0' || host === '::')
-    throw new InputError(`--host ${host} is no address that other machines can dial: ${fix}.`);
+    throw new InputError(`--host ${host} is not an address that other machines can dial: ${fix}.`);
   if (isIP(host) !== 0 && !allAddresses().has(host))
-    throw new InputError(`--host ${host} is no address of this machine: ${fix}.`);
+    throw new InputError(`--host ${host} is not an address of this machine: ${fix}.`);
 }
 
 function allAddresses(): Set<string> {

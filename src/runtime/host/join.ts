@@ -167,7 +167,7 @@ function parseUrl(text: string): URL {
   }
   if (url === undefined || (url.protocol !== 'ws:' && url.protocol !== 'wss:')) {
     throw new InputError(
-      `--join ${text} is no address such as wss://192.168.1.20:7700: copy the one that asteroid train printed.`,
+      `--join ${text} is not an address such as wss://192.168.1.20:7700: copy the one that asteroid train printed.`,
     );
   }
   return url;

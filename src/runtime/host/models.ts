@@ -3,7 +3,7 @@
 import { closeSync, fstatSync, openSync, readSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
-import type { ModelTable } from '../../cluster/kinds.ts';
+import type { ModelTable } from '../../cluster/device-kinds.ts';
 import { InputError } from '../../errors.ts';
 import { exportGraph, exportModel } from '../../graph/onnx/export.ts';
 import type { ExternalLoader } from '../../graph/onnx/external.ts';

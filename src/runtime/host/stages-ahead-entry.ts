@@ -7,7 +7,8 @@ import { translateGraph } from '../../engine/translate.ts';
 import { translateStage } from '../device/compiled-stages.ts';
 import { compiledOptions } from '../device/create-stage.ts';
 import { encodeBundle } from '../device/stage-bundle.ts';
-import { modelOf, stageOptionsOf } from '../worker/model.ts';
+import { stageOptionsOf } from '../device/stage-options.ts';
+import { modelOf } from '../worker/model.ts';
 import type { StageJob } from './stages-ahead.ts';
 
 // The priority of the compute thread, behind threads that move bytes. On a device that is always busy the lowest

@@ -12,10 +12,11 @@ import { regressionNet, subjectOf } from '../../testing/training-subjects.ts';
 import { createMemoryLinks } from '../../transport/memory.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
 import { createStage } from '../device/create-stage.ts';
+import { stageOptionsOf } from '../device/stage-options.ts';
 import { type ModelMessage, message, type ToWorker } from '../protocol/messages.ts';
 import { encodeModel } from '../protocol/model-transfer.ts';
 import { checkedProgram } from '../worker/layout.ts';
-import { type Model, receiveModel, stageOptionsOf } from '../worker/model.ts';
+import { type Model, receiveModel } from '../worker/model.ts';
 import { runWorker } from '../worker/worker.ts';
 import { StagesAhead } from './stages-ahead.ts';
 

@@ -10,8 +10,9 @@ import type { DeviceProgram } from '../../schedule/program.ts';
 import { prepareStage, type StageStore } from '../device/compiled-stages.ts';
 import { compiledOptions } from '../device/create-stage.ts';
 import { graphsKey } from '../device/graphs-key.ts';
+import { stageOptionsOf } from '../device/stage-options.ts';
 import type { ModelMessage } from '../protocol/messages.ts';
-import { type Model, stageOptionsOf } from '../worker/model.ts';
+import type { Model } from '../worker/model.ts';
 import type { StagePreparer } from '../worker/options.ts';
 
 /**

@@ -68,7 +68,7 @@ function settle({ round }: ReturnType<typeof watched>): void {
   for (let count = 0; count < 10; count++) assert.equal(round(100, 100), undefined);
 }
 
-test('a look is every ten seconds once a layout has settled; drift that follows drift is told ever later', () => {
+test('a look is every ten seconds once a layout has settled; repeated drift is reported ever later', () => {
   const run = watched();
   const { watch, looks } = run;
   settle(run);
@@ -76,7 +76,7 @@ test('a look is every ten seconds once a layout has settled; drift that follows 
   assert.deepEqual(looks(40), { count: 1, factors: { a: 2 } });
   assert.deepEqual(looks(80), { count: 2, factors: { a: 2 } });
   assert.deepEqual(looks(20), { count: 4, factors: { a: 0.25 } });
-  // Steady for 80, 40, 20 and 10 s: as at first. What came and went meanwhile is not told.
+  // Steady for 80, 40, 20 and 10 s: as at first. What came and went meanwhile is not reported.
   for (const ms of [20, 40, 20, 40, 40, 20, 20, 20]) assert.equal(looks(ms, 30, 1), undefined);
   assert.equal(looks(20, 30, 7), undefined);
   assert.deepEqual(looks(40), { count: 1, factors: { a: 2 } });

@@ -2,7 +2,7 @@
 // transfers and AllReduces cost the main thread (docs/cost-model.md). FTPipeHD, section III-D, estimates capacities in
 // the same way, from the time of a stage and that of its layers in the profile. Pure.
 
-import type { Cluster, DeviceTimes, Plan, Profile } from '../../cluster/cluster.ts';
+import type { Cluster, DeviceTimes, PlanLayout, Profile } from '../../cluster/cluster.ts';
 import { correctedOverhead, type OverheadFactors, overheadOf, processorMs } from '../../cluster/overhead.ts';
 import { deviceTimes, scaledTimes } from '../../cluster/times.ts';
 import { program } from '../../schedule/generate.ts';
@@ -40,7 +40,7 @@ const spreads = { wake: 0.5, transfer: 0.3, reduce: 0.5, unknownWakeMs: 0.5 };
  */
 export function refreshProfile(
   profile: Profile,
-  plan: Plan,
+  plan: PlanLayout,
   cluster: Cluster,
   rounds: Readonly<Record<string, readonly DeviceRound[]>>,
   difference: number = usualDifference,
@@ -75,7 +75,7 @@ interface PredictedWork {
   readonly passCount: number;
 }
 
-function predictedWork(profile: Profile, plan: Plan, cluster: Cluster): ReadonlyMap<string, PredictedWork> {
+function predictedWork(profile: Profile, plan: PlanLayout, cluster: Cluster): ReadonlyMap<string, PredictedWork> {
   const steps = program(plan);
   const { devices: predicted } = simulate(steps, plan, profile, cluster, { events: false });
   const traffic = trafficByDevice(steps, profile, cluster);
@@ -203,8 +203,8 @@ export interface Part {
 
 /**
  * The parts that add up to what was measured and are nearest to what was known, each difference in its standard error:
- * one step of recursive least squares with the known values as prior. None is below 0. What one sum cannot tell apart
- * stays in proportion to how uncertain it was; sums of other layouts tell it apart later.
+ * one step of recursive least squares with the known values as prior. None is below 0. What one sum cannot separate
+ * stays in proportion to how uncertain it was; sums of other layouts separate it later.
  */
 export function leastSquares(parts: readonly Part[], sumMs: number): readonly number[] {
   let found = parts.map(({ ms }) => ms);

@@ -24,7 +24,7 @@ import { CoolDown, isWorthwhile } from './reconsider.ts';
 import { withNames } from './renamed-plan.ts';
 import { Reserve } from './reserve.ts';
 
-/** Rounds between copies where no profile tells what they cost. */
+/** Rounds between copies if no profile gives their cost. */
 const unprofiledCopyEvery = 10;
 
 /**
@@ -150,7 +150,7 @@ export class LayoutPlanner {
     return Math.max(2, this.#linksEvery(plan, devices) ?? unprofiledCopyEvery);
   }
 
-  /** Rounds between copies that cost little by the links, where a profile tells it. */
+  /** The fewest rounds between copies at which they cost the links little, if a profile gives the cost. */
   #linksEvery(plan: Plan, devices: readonly string[]): number | undefined {
     if (!this.#known.isProfiled(devices)) return undefined;
     const optimizerState = optimizerStateCount(this.#options.subject.training);

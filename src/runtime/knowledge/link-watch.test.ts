@@ -68,7 +68,7 @@ function watchAt(): {
   };
 }
 
-test('a link of a twentieth of its bandwidth is told with it, once, and planned with from then on', () => {
+test('a link of a twentieth of its bandwidth is reported once, and planned with from then on', () => {
   const { watch, report } = watchAt();
   report('a', 'b', 5, 6, 5, 5);
   assert.deepEqual(watch.look(profileWith(), plan, cluster), [], 'four reports');

@@ -58,7 +58,7 @@ test('an answer is given for exactly that layout, loss and rest, and only as lon
   assert.equal(reserve.take(other, { lost: ['b'], devices: ['a', 'c'] }), undefined);
 });
 
-test('each plan is told once, as long as it holds', () => {
+test('each plan is announced once, as long as it holds', () => {
   const { reserve } = filled();
   assert.deepEqual([reserve.announce(), reserve.announce(), reserve.announce()], [planOf('a'), planOf('c'), undefined]);
   const other = filled(1).reserve;
@@ -80,8 +80,8 @@ test('with new knowledge each loss is planned again, and only plans new to the d
   assert.equal(reserve.take(from, { lost: ['a'], devices: ['b', 'c'] }), undefined);
   const asked: [string, Plan | undefined][] = [];
   const again = (plan: (lost: string) => Plan): boolean =>
-    reserve.add(from, devices, (lost, _, told) => {
-      asked.push([lost, told]);
+    reserve.add(from, devices, (lost, _, announced) => {
+      asked.push([lost, announced]);
       return plan(lost);
     });
   const faster = { ...planOf('a'), predicted: { ...predicted, roundMs: 2 } };

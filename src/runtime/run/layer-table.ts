@@ -1,10 +1,10 @@
 // A model's layers as planning sees them, without running anything and without its weights: sizes from shapes, and what
 // is kept for the backward pass from differentiating each layer. Times come from a profile (measured) or from device
-// kinds (cluster/kinds.ts).
+// kinds (cluster/device-kinds.ts).
 
 import { defined } from '../../assert.ts';
 import { type DifferentiateOptions, differentiate } from '../../autodiff/differentiate.ts';
-import type { ModelTable, TableLayer } from '../../cluster/kinds.ts';
+import type { ModelTable, TableLayer } from '../../cluster/device-kinds.ts';
 import { cutBytes, type Layer, type LayerSequence, parameterBytes } from '../../graph/layers.ts';
 import { type StageGraph, stageExtractor } from '../../graph/stage.ts';
 import { elementBytes, elementCount } from '../../graph/tensor.ts';

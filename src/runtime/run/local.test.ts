@@ -8,7 +8,8 @@ import { tensor } from '../../graph/tensor.ts';
 import { machineConfig, runAlone } from '../../testing/memory-cluster.ts';
 import { batches, regressionNet, sgd, subjectOf, type TestNet } from '../../testing/training-subjects.ts';
 import type { RunHooks } from '../coordinator/options.ts';
-import { localDevice, localPlan, trainHere } from './local.ts';
+import { trainHere } from './local.ts';
+import { localDevice, localPlan } from './local-plan.ts';
 
 test('the local plan is one device with all layers', () => {
   assert.deepEqual(localPlan(5, 12, 4), {

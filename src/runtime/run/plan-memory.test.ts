@@ -1,4 +1,4 @@
-// A plan that a person wrote, beside what its devices have.
+// Checks a hand-written plan against its devices' memory.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -13,7 +13,7 @@ const graph = buildModel('digits', { initialize: false }).graph;
 const layout = handPlan({ schedule: '1f1b', cuts: [2], shares: [[3, 1], [4]], microBatchCount: 4 }, 6);
 const plan = { ...layout, predicted: { roundMs: 0, samplesPerS: 0, peakMemoryMiB: {} } };
 
-/** Checks it on devices of which one has so many bytes, and the others enough. */
+/** Checks the plan with `bytes` of memory for one device and enough for the others. */
 function check(device: string, bytes: number, frozen: readonly string[] = []): void {
   const { sequence, training } = subjectOf({ graph, loss: 'cross-entropy', classCount: 10 }, 16, {
     optimizer: { ...sgd, momentum: 0.9 },

@@ -168,7 +168,7 @@ test('the trace keeps the first twenty rounds', async () => {
   assert.equal(slices(files.get('trace.json')).at(-1), '0 forward 0 19–20');
 });
 
-test('a run without a plan has no trace; a document that cannot be written is told at the end', async () => {
+test('a run without a plan has no trace; a document that cannot be written is reported at the end', async () => {
   const { folder, files } = createFolder();
   await recordRun(folder).finish();
   assert.equal(files.size, 0);

@@ -17,7 +17,8 @@ import type { StageStore } from '../device/compiled-stages.ts';
 import type { Observer, RunEvent } from '../protocol/events.ts';
 import type { RunState } from '../protocol/run-state.ts';
 import { type EngineFactory, type Evaluation, evaluateOn } from './evaluate.ts';
-import { localPlan, trainHere } from './local.ts';
+import { trainHere } from './local.ts';
+import { localPlan } from './local-plan.ts';
 import type { PreparedRun } from './prepare.ts';
 import { RunPlanner } from './run-planner.ts';
 

@@ -52,7 +52,7 @@ test('class labels become int64 and must be below the output’s number of class
 });
 
 test('a label for each position: classes are axis 1, or else the last axis; axis 1 if both fit', () => {
-  // Labels 0…9: the message tells how many classes were found.
+  // Labels 0…9: the message says how many classes were found.
   const classes = (labelShape: readonly number[], outputShape: readonly number[]): number => {
     try {
       bindToModel(data(labelShape), model(outputShape), 'cross-entropy');

@@ -6,10 +6,10 @@ import { InputError, ProtocolError, RunError } from '../../errors.ts';
 import type { Frame } from '../../transport/link.ts';
 import { message, type ToCoordinator, type ToWorker } from '../protocol/messages.ts';
 import type { Layout } from './layout.ts';
+import { type LayoutSession, sessionOf } from './layout-session.ts';
 import { earlier, type Model } from './model.ts';
 import type { WorkerEnd, WorkerOptions } from './options.ts';
 import type { LostLink } from './peers.ts';
-import { type Session, sessionOf } from './session.ts';
 
 /** Time between signs of life to the coordinator. */
 const heartbeatMs = 500;
@@ -20,7 +20,7 @@ const verdictMs = 30_000;
 export class WorkerContext {
   readonly options: WorkerOptions;
   /** The layout in force, from its announcement. */
-  session: Session = sessionOf(0);
+  session: LayoutSession = sessionOf(0);
   /** The model, once the coordinator has sent it. */
   model: Model | undefined;
   /** How the run ended, once it has. */
@@ -45,7 +45,7 @@ export class WorkerContext {
     kind: Kind,
     control: ToCoordinator[Kind],
     tensors: Frame['tensors'] = [],
-    { epoch }: Session = this.session,
+    { epoch }: LayoutSession = this.session,
   ): Promise<void> {
     return this.options.coordinator.send(message(kind, control, tensors, { epoch }), 'control');
   }

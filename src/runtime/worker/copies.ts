@@ -8,9 +8,9 @@ import { message, type ToPeer, type ToWorker } from '../protocol/messages.ts';
 import type { LayerRange } from './catalog.ts';
 import type { WorkerContext } from './context.ts';
 import type { Layout } from './layout.ts';
+import { guarded } from './layout-session.ts';
 import type { Statistics } from './measuring.ts';
 import type { Peers } from './peers.ts';
-import { guarded } from './session.ts';
 
 /** Of a worker's links. */
 type Sender = Pick<Peers, 'send'>;

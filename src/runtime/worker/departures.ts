@@ -6,8 +6,8 @@ import type { Move } from '../../planner/replan/moves.ts';
 import type { Frame, Priority } from '../../transport/link.ts';
 import type { Failure } from '../protocol/failure.ts';
 import { message, type StatePart, stateParts } from '../protocol/messages.ts';
+import type { EarlyEntries } from './layout-session.ts';
 import type { Model } from './model.ts';
-import type { EarlyEntries } from './session.ts';
 
 /** Nobody computes before the weights are there; the optimizer's state is needed later, by the first update. */
 const priorities: Readonly<Record<StatePart, Priority>> = { weights: 'pipeline', optimizer: 'bulk' };

@@ -7,9 +7,9 @@ import { type Message, messageSchemas, type PeerAddress, parseMessage, type ToPe
 import type { WorkerContext } from './context.ts';
 import { copyArrived, copyEnded } from './copies.ts';
 import { EarlyFrames } from './early-frames.ts';
+import type { LayoutSession } from './layout-session.ts';
 import { earlier } from './model.ts';
 import { type PeerNetwork, Peers } from './peers.ts';
-import type { Session } from './session.ts';
 import type { WorkReport } from './work-report.ts';
 
 /** How long a peer may take to call. */
@@ -107,14 +107,14 @@ export class Links {
 }
 
 /** Files pipeline data; frames of another layout are late ones and dropped. */
-export function fileData({ epoch, mailbox }: Session, from: string, frame: Frame): void {
+export function fileData({ epoch, mailbox }: LayoutSession, from: string, frame: Frame): void {
   if (frame.epoch !== epoch) return;
   mailbox.put({ kind: frame.kind, round: frame.round, microBatch: frame.microBatch, from }, frame);
 }
 
 /** A piece of state has come for the layout, from a peer or (null) from the coordinator. Throws ProtocolError. */
 export function stateArrived(
-  session: Session,
+  session: LayoutSession,
   from: string | null,
   control: ToPeer['state'],
   { tensors }: Frame,
@@ -122,7 +122,7 @@ export function stateArrived(
   arrivalsOf(session, from ?? 'The coordinator').add(from, control, tensors?.[0]);
 }
 
-function arrivalsOf({ arrivals }: Session, sender: string): NonNullable<Session['arrivals']> {
+function arrivalsOf({ arrivals }: LayoutSession, sender: string): NonNullable<LayoutSession['arrivals']> {
   if (arrivals === undefined) throw new ProtocolError(`${sender} sent state that nothing waits for.`);
   return arrivals;
 }

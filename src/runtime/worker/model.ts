@@ -1,23 +1,20 @@
-// The model of a run on a worker, and the stage of it that a layout asks a device to compile.
+// The model of a run on a worker, read from what the coordinator sent.
 
-import type { Plan } from '../../cluster/cluster.ts';
 import { ProtocolError, RunError } from '../../errors.ts';
 import { type CutTensor, type LayerSequence, layers } from '../../graph/layers.ts';
 import { wrap } from '../../graph/tensor.ts';
-import type { DeviceProgram } from '../../schedule/program.ts';
 import type { Frame } from '../../transport/link.ts';
-import { budgetCount, savedBudgetBytes } from '../device/recomputation.ts';
-import { stageFormOf } from '../device/stage-form.ts';
-import type { StageOptions } from '../device/stage-graphs.ts';
 import type { ModelMessage, ToWorker } from '../protocol/messages.ts';
 import { decodeModel } from '../protocol/model-transfer.ts';
+import type { TrainingSpec } from '../protocol/training-spec.ts';
 import { Catalog } from './catalog.ts';
-import { Layouts } from './layouts.ts';
+import { Layouts } from './held-layouts.ts';
 import { Replicas } from './replicas.ts';
 
 /** The model, and what this device holds of it. */
 export interface Model {
   readonly message: ModelMessage;
+  readonly training: TrainingSpec;
   /** ONNX without weights, as it came. Absent if it came in another form. */
   readonly graph?: Uint8Array;
   readonly sequence: LayerSequence;
@@ -45,13 +42,13 @@ export function receiveModel(
         'both must run the same version of Asteroid.',
     );
   }
-  const { labelType: type, labelShape } = control;
+  const { labelType: type, labelShape, training } = control;
   const label: CutTensor = { name: 'label', type, shape: ['N', ...labelShape], batchAxis: 0, differentiable: false };
   const catalog = new Catalog(sequence);
   const replicas = new Replicas(catalog);
   const graph = frame.tensors?.[0]?.data;
   return {
-    ...{ message: control, sequence, label, catalog, replicas, layouts: new Layouts(catalog, replicas) },
+    ...{ message: control, training, sequence, label, catalog, replicas, layouts: new Layouts(catalog, replicas) },
     ...(graph instanceof Uint8Array ? { graph } : {}),
   };
 }
@@ -64,26 +61,6 @@ export function modelOf(control: ModelMessage, graph: Uint8Array): Model {
 
 function readModel(control: ModelMessage, frame: Frame): LayerSequence {
   return layers(decodeModel(control, frame), { frozen: control.training.frozen });
-}
-
-/** The stage that a device runs in a layout. `memoryBytes`: what the device may use; undefined: not known. */
-export function stageOptionsOf(
-  { sequence, label, message: { training } }: Model,
-  device: DeviceProgram,
-  { microBatchSize }: Plan,
-  memoryBytes: number | undefined,
-): StageOptions {
-  return {
-    sequence,
-    layers: device.layers,
-    sampleCount: device.samples[1] - device.samples[0],
-    training,
-    label,
-    microBatchSize,
-    form: stageFormOf(device, training),
-    savedBudgetBytes: savedBudgetBytes({ sequence, program: device, training, memoryBytes }),
-    budgetCount: budgetCount({ program: device, training }),
-  };
 }
 
 /** A value that an earlier message must have brought. Throws ProtocolError if it has not. */

@@ -11,15 +11,16 @@ import { createMemoryLinks } from '../../transport/memory.ts';
 import { createStage } from '../device/create-stage.ts';
 import { Mailbox } from '../device/mailbox.ts';
 import { feedName } from '../device/pieces.ts';
+import { stageOptionsOf } from '../device/stage-options.ts';
 import type { StateEntry } from '../device/stage-state.ts';
 import { WorkerContext } from './context.ts';
 import { checkedProgram, Layout } from './layout.ts';
+import { sessionOf } from './layout-session.ts';
 import { fileData } from './links.ts';
 import { Statistics } from './measuring.ts';
-import { receiveModel, stageOptionsOf } from './model.ts';
+import { receiveModel } from './model.ts';
 import { noMeters } from './options.ts';
 import { Rounds } from './rounds.ts';
-import { sessionOf } from './session.ts';
 import { WorkReport } from './work-report.ts';
 
 /** A device with all layers, version 0 of their state, and a backup called b. */

@@ -15,9 +15,9 @@ import type { ToWorker } from '../protocol/messages.ts';
 import { Commits } from './commits.ts';
 import type { WorkerContext } from './context.ts';
 import { copyWhenCommitted, startDueCopy } from './copies.ts';
+import type { LayoutSession } from './layout-session.ts';
 import type { Statistics } from './measuring.ts';
 import type { Peers } from './peers.ts';
-import type { Session } from './session.ts';
 import type { WorkReport } from './work-report.ts';
 
 export interface RoundsOptions {
@@ -50,7 +50,7 @@ export class Rounds {
     statistics.roundBegins();
     // A round that was given up may still run: it must not touch the next layout, its mail, or its reports.
     const { session } = context;
-    const isClipped = defined(context.model, 'the model').message.training.clipNorm !== null;
+    const isClipped = defined(context.model, 'the model').training.clipNorm !== null;
     const update = { learningRate, step: round + 1 };
     const plannedUpdate = isClipped ? undefined : { ...update, gradientScale: 1 };
     if (replicate) copyWhenCommitted(context, layout, round, peers);
@@ -80,7 +80,7 @@ export class Rounds {
   }
 
   /** Reports that the round is computed. */
-  async #report(session: Session, round: number, outcome: Promise<RoundOutcome>): Promise<void> {
+  async #report(session: LayoutSession, round: number, outcome: Promise<RoundOutcome>): Promise<void> {
     const context = this.#context;
     const { result, times } = await outcome.catch((error: unknown) => context.waitForVerdict(error));
     if (session !== context.session) return;

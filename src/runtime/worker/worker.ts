@@ -8,14 +8,14 @@ import { feedName } from '../device/pieces.ts';
 import type { ModelMessage } from '../protocol/messages.ts';
 import { WorkerContext } from './context.ts';
 import { snapshot } from './copies.ts';
+import { announce, establish, reserve } from './establish-layout.ts';
 import { type Handlers, Inbox } from './inbox.ts';
-import { announce, establish, reserve } from './layout-change.ts';
+import { Superseded } from './layout-session.ts';
 import { fileData, Links, stateArrived } from './links.ts';
 import { measureAgain, measureAll, profile, Statistics } from './measuring.ts';
 import { receiveModel } from './model.ts';
 import { noMeters, type WorkerEnd, type WorkerOptions } from './options.ts';
 import { Rounds } from './rounds.ts';
-import { Superseded } from './session.ts';
 import { WorkReport } from './work-report.ts';
 
 /** How many rounds may be updated before they have committed. */

@@ -2,7 +2,7 @@
 // only ranges in numbers, not the figures' bars.
 
 import type { Cluster, Plan, PlanLayout, Profile } from '../../cluster/cluster.ts';
-import { profileOfKinds } from '../../cluster/kinds.ts';
+import { profileOfKinds } from '../../cluster/device-kinds.ts';
 import { program } from '../../schedule/generate.ts';
 import { simulate } from '../../simulator/simulate.ts';
 import type { Simulation } from '../../simulator/simulation.ts';

@@ -1,7 +1,7 @@
 // Asteroid's Table 2 (volumes), Table 4 (speedups), Table 7 (planning times) and the energy of §5.7.
 
 import type { Cluster, PlanLayout, Profile } from '../../cluster/cluster.ts';
-import { profileOfKinds } from '../../cluster/kinds.ts';
+import { profileOfKinds } from '../../cluster/device-kinds.ts';
 import { volumeBytes } from '../../planner/volumes.ts';
 import { program } from '../../schedule/generate.ts';
 import { simulate } from '../../simulator/simulate.ts';

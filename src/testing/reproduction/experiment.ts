@@ -4,7 +4,7 @@
 import { readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
-import { profileOfKinds } from '../../cluster/kinds.ts';
+import { profileOfKinds } from '../../cluster/device-kinds.ts';
 import { parseCluster } from '../../cluster/validate.ts';
 import { InputError } from '../../errors.ts';
 import { type PlanInput, plan } from '../../planner/plan.ts';

@@ -1,6 +1,6 @@
 // The numbers that the device kinds were fitted to, against the kinds' own: residuals, not predictions.
 
-import { deviceKinds, kindModel, profileOfKinds } from '../../cluster/kinds.ts';
+import { deviceKinds, kindModel, profileOfKinds } from '../../cluster/device-kinds.ts';
 import { layerTimes } from '../../cluster/times.ts';
 import { deviation, type Experiment, markdownTable } from './experiment.ts';
 import { asteroidModels, gigaflop, modelNotes, type PaperModel, pipeEdgeModels } from './models.ts';
@@ -61,7 +61,7 @@ export const fits: Experiment = async () => {
     source,
   ]);
   const text = `Nothing was measured on the papers' devices here: each is a model with one to three constants \
-(\`src/cluster/kinds.ts\`), and this section holds all numbers
+(\`src/cluster/device-kinds.ts\`), and this section holds all numbers
 that went into them. A layer's forward pass over b samples takes launch + max(b · flops / rate, b · bytes / traffic), \
 its backward pass twice that; bytes are
 all values that the layer's operators write. **All other sections are predictions**: no constant was changed after \

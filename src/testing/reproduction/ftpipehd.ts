@@ -2,7 +2,7 @@
 // times slower. The pipeline is asynchronous: a batch leaves it every period of its slowest part.
 
 import type { Cluster, PlanLayout, Profile } from '../../cluster/cluster.ts';
-import { profileOfKinds } from '../../cluster/kinds.ts';
+import { profileOfKinds } from '../../cluster/device-kinds.ts';
 import { links } from '../../cluster/links.ts';
 import { deviceTimes, layerTimes } from '../../cluster/times.ts';
 import { modelTable } from '../../runtime/host/models.ts';

@@ -1,6 +1,6 @@
 // The papers' models as layer tables, with the batch of a round and our assumptions where a paper is silent.
 
-import type { ModelTable, TableLayer } from '../../cluster/kinds.ts';
+import type { ModelTable, TableLayer } from '../../cluster/device-kinds.ts';
 import { modelTable } from '../../runtime/host/models.ts';
 
 export interface PaperModel {

@@ -3,7 +3,7 @@
 // 2), computing or sending.
 
 import type { Cluster, PlanLayout, Profile } from '../../cluster/cluster.ts';
-import { kindModel, type ModelTable, profileOfKinds } from '../../cluster/kinds.ts';
+import { kindModel, type ModelTable, profileOfKinds } from '../../cluster/device-kinds.ts';
 import { links } from '../../cluster/links.ts';
 import { deviceTimes, layerTimes } from '../../cluster/times.ts';
 import { createRandom, permutation } from '../../random.ts';

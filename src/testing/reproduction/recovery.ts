@@ -2,7 +2,7 @@
 // worker takes over").
 
 import type { Cluster, Plan, PlanLayout, Profile } from '../../cluster/cluster.ts';
-import { profileOfKinds } from '../../cluster/kinds.ts';
+import { profileOfKinds } from '../../cluster/device-kinds.ts';
 import { backups, holdersAfter } from '../../planner/replan/backups.ts';
 import { type PlannedRecovery, type RecoveryEstimate, recoveryEstimate } from '../../planner/replan/estimate.ts';
 import { heavyReplan } from '../../planner/replan/heavy.ts';

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { existsSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
-import { deviceKinds } from '../../cluster/kinds.ts';
+import { deviceKinds } from '../../cluster/device-kinds.ts';
 import { barChart, lineChart } from './charts.ts';
 import { readTestbeds } from './experiment.ts';
 import { experiments } from './experiments.ts';

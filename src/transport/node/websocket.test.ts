@@ -229,7 +229,7 @@ test('addresses that cannot be listened on or reached are told apart', async () 
   await assert.rejects(listen(options), isInput(/^port \d+ of 127\.0\.0\.1 is taken: choose another with --port$/));
   await assert.rejects(
     listen({ ...options, host: '192.0.2.1' }),
-    isInput(/^192\.0\.2\.1 is no address of this machine/),
+    isInput(/^192\.0\.2\.1 is not an address of this machine/),
   );
   await server.close('done');
   await assert.rejects(
@@ -239,7 +239,7 @@ test('addresses that cannot be listened on or reached are told apart', async () 
   for (const url of ['', '127.0.0.1:7700', 'http://127.0.0.1:7700', 'ws://', 'ws://a#b'])
     await assert.rejects(
       connect(url, { hello }),
-      isInput(/is no address to connect to: write it as ws:\/\/HOST:PORT$/),
+      isInput(/is not an address to connect to: write it as ws:\/\/HOST:PORT$/),
       url,
     );
 });

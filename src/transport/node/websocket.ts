@@ -210,7 +210,7 @@ function clientTls({ unknownCallers: _, ...tls }: TlsOptions = {}): object {
 function parseUrl(url: string): URL {
   const parsed = URL.canParse(url) ? new URL(url) : undefined;
   if (parsed === undefined || !['ws:', 'wss:'].includes(parsed.protocol) || parsed.hash !== '') {
-    throw new InputError(`"${url}" is no address to connect to: write it as ws://HOST:PORT`);
+    throw new InputError(`"${url}" is not an address to connect to: write it as ws://HOST:PORT`);
   }
   return parsed;
 }
@@ -289,7 +289,7 @@ function listenError({ host, port }: ListenOptions, error: Error & { readonly co
   if (error.code === 'EACCES')
     return new InputError(`port ${port} of ${host} needs privileges: choose one above 1023 with --port`);
   if (error.code === 'EADDRNOTAVAIL' || error.code === 'ENOTFOUND') {
-    return new InputError(`${host} is no address of this machine: choose one of its own with --host`);
+    return new InputError(`${host} is not an address of this machine: choose one of its own with --host`);
   }
   return new RunError(`cannot listen on port ${port} of ${host}: ${error.message}`);
 }

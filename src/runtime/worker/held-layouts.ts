@@ -7,8 +7,8 @@ import type { Failure } from '../protocol/failure.ts';
 import { partOf, type StatePart } from '../protocol/messages.ts';
 import type { Catalog } from './catalog.ts';
 import type { Layout } from './layout.ts';
+import { EarlyEntries, guarded } from './layout-session.ts';
 import type { Replicas } from './replicas.ts';
-import { EarlyEntries, guarded } from './session.ts';
 
 /** How much of the state that travels may be out of the engine before the links have taken it. */
 const aheadBytes = 2 ** 26;

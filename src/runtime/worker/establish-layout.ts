@@ -1,6 +1,6 @@
 // A new layout in the place of the one in force. Its announcement interrupts whatever is going on: the round is given
 // up, and frames of the new layout find their place. Then it is established: the state returns to the version that the
-// coordinator names, layers travel, and what was before is kept until it is released (layouts.ts).
+// coordinator names, layers travel, and what was before is kept until it is released (held-layouts.ts).
 
 import { defined } from '../../assert.ts';
 import type { Plan } from '../../cluster/cluster.ts';
@@ -11,14 +11,14 @@ import { createStage } from '../device/create-stage.ts';
 import { Mailbox } from '../device/mailbox.ts';
 import type { StagePort } from '../device/stage.ts';
 import type { StageOptions } from '../device/stage-graphs.ts';
+import { stageOptionsOf } from '../device/stage-options.ts';
 import type { StatePart, ToWorker } from '../protocol/messages.ts';
 import { Arrivals } from './arrivals.ts';
 import type { WorkerContext } from './context.ts';
 import { Departures } from './departures.ts';
 import { checkedProgram, Layout, stageIdentity, topologyOf } from './layout.ts';
+import { Superseded, sessionOf } from './layout-session.ts';
 import type { Links } from './links.ts';
-import { stageOptionsOf } from './model.ts';
-import { Superseded, sessionOf } from './session.ts';
 
 /** A layout has been announced: whatever waits for the one before gives up. Throws ProtocolError. */
 export function announce(

@@ -11,7 +11,7 @@ import type { Topology } from './layout.ts';
 export class Superseded extends Error {}
 
 /** The layout in force, from its announcement. */
-export interface Session {
+export interface LayoutSession {
   /** Ends all that waits when another layout comes, or the run ends. */
   readonly failure: Failure;
   readonly epoch: number;
@@ -28,7 +28,7 @@ export interface Session {
 }
 
 /** The session of an epoch without a layout. */
-export function sessionOf(epoch: number): Session {
+export function sessionOf(epoch: number): LayoutSession {
   return {
     failure: new Failure(),
     epoch,

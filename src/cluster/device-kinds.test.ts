@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Cluster } from './cluster.ts';
-import { deviceKinds, kindModel, type ModelTable, profileOfKinds } from './kinds.ts';
+import { deviceKinds, kindModel, type ModelTable, profileOfKinds } from './device-kinds.ts';
 import { layerTimes } from './times.ts';
 import { parseProfile } from './validate.ts';
 

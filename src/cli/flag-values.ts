@@ -1,0 +1,22 @@
+// Values of flags that several commands share. A wrong one is an InputError that names the flag and the value.
+
+import { InputError } from '../errors.ts';
+
+/** A flag that must be a whole number of at least 1. */
+export function positive(flag: string, text: string): number {
+  const value = Number(text);
+  if (!Number.isInteger(value) || value < 1)
+    throw new InputError(`${flag} ${text} must be a whole number of at least 1.`);
+  return value;
+}
+
+/** A flag that must name an engine. */
+export function engineName(text: string): 'onnxruntime' | 'reference' {
+  if (text === 'onnxruntime' || text === 'reference') return text;
+  throw new InputError(`--engine ${text} must be one of onnxruntime, reference.`);
+}
+
+/** Values of an option that may be given several times. */
+export function collected(value: string, all: readonly string[]): string[] {
+  return [...all, value];
+}

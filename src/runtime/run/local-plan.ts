@@ -1,0 +1,19 @@
+// The plan of a run in this process: one device that computes the whole model.
+
+import type { Plan } from '../../cluster/cluster.ts';
+
+/** The name of this process as a device. */
+export const localDevice = 'this process';
+
+/** The plan of a single device that computes all layers; nothing is predicted. */
+export function localPlan(layerCount: number, batchSize: number, microBatchSize: number): Plan {
+  return {
+    planner: 'single',
+    schedule: '1f1b',
+    batchSize,
+    microBatchSize,
+    microBatchCount: batchSize / microBatchSize,
+    stages: [{ layers: [0, layerCount], devices: [localDevice], samples: [microBatchSize], inFlight: 1 }],
+    predicted: { roundMs: 0, samplesPerS: 0, peakMemoryMiB: {} },
+  };
+}
