@@ -132,8 +132,11 @@ function report(kernels: readonly Kernel[]): void {
   console.log(tableHead(['operator', ...columns]));
   for (const { text } of grouped(kernels, ({ args }) => args.op_name).slice(0, 12)) console.log(text);
   console.log(`\n${tableHead(['product', ...columns])}`);
-  const shapes = ({ args }: Kernel) =>
-    `${args.op_name} ${[...shapesOf(args.input_type_shape).slice(0, 2), ...shapesOf(args.output_type_shape).slice(0, 1)].map((shape) => shape.join('x')).join(', ')}`;
+  const shapes = ({ args }: Kernel) => {
+    const given = shapesOf(args.input_type_shape).slice(0, 2);
+    const result = shapesOf(args.output_type_shape).slice(0, 1);
+    return `${args.op_name} ${[...given, ...result].map((shape) => shape.join('x')).join(', ')}`;
+  };
   const heavy = kernels.filter(({ args }) => products.has(args.op_name));
   for (const { text } of grouped(heavy, shapes).slice(0, Number(options.shapes))) console.log(text);
 }

@@ -150,13 +150,15 @@ async function killMany(count: number, start: number): Promise<void> {
     console.log(`by ${name}: ${counted(name)}`);
   const most = (name: 'loss' | 'weight') => Math.max(...results.map((result) => result[name]));
   console.log(
-    `every round of all ${results.length} runs committed once; beside training on one device losses differ by ${most('loss')} at most, weights by ${most('weight')}`,
+    `every round of all ${results.length} runs committed once; ` +
+      `beside training on one device losses differ by ${most('loss')} at most, weights by ${most('weight')}`,
   );
 }
 
 function report(what: string, times: readonly number[]): void {
   console.log(
-    `${what}, ${times.length} times: R median ${seconds(median(times))}, p95 ${seconds(quantile(times, 0.95))}, max ${seconds(Math.max(...times))}`,
+    `${what}, ${times.length} times: R median ${seconds(median(times))}, ` +
+      `p95 ${seconds(quantile(times, 0.95))}, max ${seconds(Math.max(...times))}`,
   );
 }
 
@@ -270,7 +272,8 @@ async function soak(minutes: number): Promise<void> {
   for (const name of ['coordinator', 'survivor'] as const) {
     const [first, last] = [at(steady, 0)[name], at(steady, -1)[name]];
     console.log(
-      `${name}: ${slope(steady.map((entry) => [entry.minute, entry[name].memoryMiB] as const)).toFixed(2)} MiB a minute (${first.memoryMiB.toFixed(0)} to ${last.memoryMiB.toFixed(0)} MiB), ` +
+      `${name}: ${slope(steady.map((entry) => [entry.minute, entry[name].memoryMiB] as const)).toFixed(2)} MiB a minute ` +
+        `(${first.memoryMiB.toFixed(0)} to ${last.memoryMiB.toFixed(0)} MiB), ` +
         `files ${first.fileCount} to ${last.fileCount}, sockets ${first.socketCount} to ${last.socketCount}`,
     );
   }
@@ -337,25 +340,30 @@ async function flap(totalSeconds: number): Promise<void> {
   const during = (batchSize * (counter.count - start) * 1000) / elapsedMs();
   const part = ((100 * during) / steady).toFixed(0);
   console.log(
-    `leaving and joining for ${(elapsedMs() / 1000).toFixed(0)} s: ${during.toFixed(0)} samples/s, ${part} % of the steady throughput`,
+    `leaving and joining for ${(elapsedMs() / 1000).toFixed(0)} s: ${during.toFixed(0)} samples/s, ` +
+      `${part} % of the steady throughput`,
   );
   const coolDowns = run.events('cool-down');
   console.log(
-    `left ${run.events('left').length} times, joined ${run.events('joined').length - workers.size} times; layouts changed ${run.events('recovered').length} times, cool-downs of ${coolDowns.map(({ seconds: left }) => Number(left).toFixed(0)).join(', ')} s`,
+    `left ${run.events('left').length} times, joined ${run.events('joined').length - workers.size} times; ` +
+      `layouts changed ${run.events('recovered').length} times, ` +
+      `cool-downs of ${coolDowns.map(({ seconds: left }) => Number(left).toFixed(0)).join(', ')} s`,
   );
   console.log(`afterwards, with all four: ${(await throughput(counter, 20_000)).toFixed(0)} samples/s`);
   const after = await usagesOf(kept);
   for (const name of ['coordinator', 'worker-1'] as const) {
     const [first, last] = [before[name], after[name]];
     console.log(
-      `${name}: ${first.memoryMiB.toFixed(0)} to ${last.memoryMiB.toFixed(0)} MiB, files ${first.fileCount} to ${last.fileCount}, sockets ${first.socketCount} to ${last.socketCount}`,
+      `${name}: ${first.memoryMiB.toFixed(0)} to ${last.memoryMiB.toFixed(0)} MiB, ` +
+        `files ${first.fileCount} to ${last.fileCount}, sockets ${first.socketCount} to ${last.socketCount}`,
     );
   }
   const rounds = await stopRun(run);
   for (const worker of [...workers.values(), flapper]) await worker.end;
   const { loss, weight } = await checkUndisturbed(options, rounds);
   console.log(
-    `${rounds} rounds, each committed once and in order; beside training on one device losses differ by ${loss} at most, weights by ${weight}`,
+    `${rounds} rounds, each committed once and in order; ` +
+      `beside training on one device losses differ by ${loss} at most, weights by ${weight}`,
   );
 }
 

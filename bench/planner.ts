@@ -66,7 +66,10 @@ function attempt(input: PlanInput): Attempt {
 
 function spread(values: readonly number[]): string {
   const quantiles = [0, 0.05, 0.25, 0.5, 0.75, 0.95, 1].map((q) => percent(quantile(values, q)));
-  return `mean ${percent(mean(values))}, mean magnitude ${percent(mean(values.map(Math.abs)))}; least, 5%, 25%, median, 75%, 95%, most: ${quantiles.join(', ')}`;
+  return (
+    `mean ${percent(mean(values))}, mean magnitude ${percent(mean(values.map(Math.abs)))}; ` +
+    `least, 5%, 25%, median, 75%, 95%, most: ${quantiles.join(', ')}`
+  );
 }
 
 function exact(count: number): void {
@@ -97,7 +100,8 @@ function exact(count: number): void {
   }
   console.log(JSON.stringify(tally));
   console.log(
-    `CPU ms, mean: best ${mean(cpu.best).toFixed(0)}, exhaustive ${mean(cpu.exhaustive).toFixed(0)}; most: best ${Math.max(...cpu.best).toFixed(0)}`,
+    `CPU ms, mean: best ${mean(cpu.best).toFixed(0)}, exhaustive ${mean(cpu.exhaustive).toFixed(0)}; ` +
+      `most: best ${Math.max(...cpu.best).toFixed(0)}`,
   );
 }
 
@@ -151,9 +155,7 @@ function large(count: number): void {
   console.log(
     `${count} problems; no plan for ${refusedCount}; best worse than another planner: ${worse.length} ${worse.join(', ')}`,
   );
-  console.log(
-    '\n| planner | has a plan | round longer than best: mean | least | median | most |\n| --- | --- | --- | --- | --- | --- |',
-  );
+  console.log(`\n${tableHead(['planner', 'has a plan', 'round longer than best: mean', 'least', 'median', 'most'])}`);
   for (const [name, of] of ratios) {
     const cells = [mean(of), Math.min(...of), quantile(of, 0.5), Math.max(...of)].map(percent);
     console.log(`| ${name} | ${of.length} | ${cells.join(' | ')} |`);
@@ -163,7 +165,8 @@ function large(count: number): void {
   console.log(`bounds above a round that was found: ${aboveARound.length} ${aboveARound.join(', ')}`);
   console.log(`eq. 4–6 against the simulator, asteroid's plans: ${spread(errors)}`);
   console.log(
-    `CPU ms: best mean ${mean(cpu.best).toFixed(0)}, most ${Math.max(...cpu.best).toFixed(0)}; asteroid mean ${mean(cpu.asteroid).toFixed(0)}, most ${Math.max(...cpu.asteroid).toFixed(0)}`,
+    `CPU ms: best mean ${mean(cpu.best).toFixed(0)}, most ${Math.max(...cpu.best).toFixed(0)}; ` +
+      `asteroid mean ${mean(cpu.asteroid).toFixed(0)}, most ${Math.max(...cpu.asteroid).toFixed(0)}`,
   );
 }
 

@@ -59,7 +59,8 @@ for (const { name, ...settings } of cases) {
   results.push({ name, inProcessS: median(here), oneWorkerS: median(worker), ratio: median(ratios) });
   if (!isJson)
     console.log(
-      `${name}: in process ${median(here).toFixed(3)} s, one worker ${median(worker).toFixed(3)} s, ratio ${median(ratios).toFixed(3)}`,
+      `${name}: in process ${median(here).toFixed(3)} s, one worker ${median(worker).toFixed(3)} s, ` +
+        `ratio ${median(ratios).toFixed(3)}`,
     );
 }
 if (isJson) console.log(JSON.stringify({ cases: results }));

@@ -262,7 +262,8 @@ async function loopback() {
       await bareThroughput(bare, byteCount, false),
     ];
     console.log(
-      `| ${name} | ${median(rates).toFixed(0)} (${Math.max(...rates).toFixed(0)}) | ${cpuUs.join(', ')} | ${zero.toFixed(0)} | ${random.toFixed(0)} |`,
+      `| ${name} | ${median(rates).toFixed(0)} (${Math.max(...rates).toFixed(0)}) | ${cpuUs.join(', ')} | ` +
+        `${zero.toFixed(0)} | ${random.toFixed(0)} |`,
     );
   }
 
@@ -302,7 +303,8 @@ async function loopback() {
   void link.send(frame('mark'), 'bulk');
   await marked;
   console.log(
-    `longest delay of the event loop during five frames of 100 MiB: sender ${(delay.max / 1e6).toFixed(1)} ms, receiver ${(await server.ask('delay')).delayMs.toFixed(1)} ms`,
+    `longest delay of the event loop during five frames of 100 MiB: sender ${(delay.max / 1e6).toFixed(1)} ms, ` +
+      `receiver ${(await server.ask('delay')).delayMs.toFixed(1)} ms`,
   );
   await link.close('done');
   server.end();
@@ -369,7 +371,8 @@ async function call([url = '', mbps = '']: readonly string[]): Promise<void> {
   }
   const expectedMs = (elementCount * 32) / 1e3 / Number(mbps);
   results.push(
-    `| ${mbps} Mbps | AllReduce of ${(elementCount * 4) / 1e6} MB, two devices | ${((expectedMs / median(times)) * 100).toFixed(1)}% (median of 5 against eq. 5) | | |`,
+    `| ${mbps} Mbps | AllReduce of ${(elementCount * 4) / 1e6} MB, two devices | ` +
+      `${((expectedMs / median(times)) * 100).toFixed(1)}% (median of 5 against eq. 5) | | |`,
   );
   await link.close('done');
   say(results);

@@ -149,7 +149,8 @@ function logLine(one: CaseResult): string {
     `every other round ${one.checkedRoundMs}`,
     `corrected by those between ${one.correctedRoundMs} (${percent(one.correctedDifference)})`,
     `${speedup}x`,
-    `busiest link ${percent(one.linkUtilisation)}; cores ${Object.values(one.coresUsed).join(' ')}; work over profile ${Object.values(one.workFactors).join(' ')}; the host took ${percent(one.stolen)}`,
+    `busiest link ${percent(one.linkUtilisation)}; cores ${Object.values(one.coresUsed).join(' ')}; ` +
+      `work over profile ${Object.values(one.workFactors).join(' ')}; the host took ${percent(one.stolen)}`,
   ].join(', ');
 }
 

@@ -287,7 +287,8 @@ function logLine(loss: ComparedLoss): string {
       : `devices ready ${whole(loss.readySeconds)} s after their layout began`;
   const respipe = loss.respipeMs === undefined ? '' : `, ResPipe's ${whole(loss.respipeMs)}`;
   return [
-    `${loss.device}: ${whole(loss.recoveryMs)} ms (layout ${whole(loss.layoutMs)}, all anew ${whole(loss.wholeMs)}), ${loss.movedMiB.toFixed(1)} MiB moved from ${loss.source}`,
+    `${loss.device}: ${whole(loss.recoveryMs)} ms (layout ${whole(loss.layoutMs)}, all anew ${whole(loss.wholeMs)}), ` +
+      `${loss.movedMiB.toFixed(1)} MiB moved from ${loss.source}`,
     `lost ${seconds(loss.trainedMs)} s into training, ${ready}`,
     `rounds ${whole(loss.beforeMs)} -> ${whole(loss.afterMs)} ms`,
     `in turn light's ${whole(loss.lightMs)}, heavy's ${whole(loss.heavyMs)}${respipe}`,

@@ -160,7 +160,8 @@ async function measure(bench: LabBench, group: Group, what: 'link' | 'device'): 
 function logLine(one: SlowResult): string {
   const rounds = [one.beforeMs, one.slowMs, one.afterMs].map((ms) => ms.toFixed(0)).join(' -> ');
   return [
-    `${one.what}: noticed after ${one.noticed?.seconds.toFixed(1) ?? '-'} s, another layout after ${one.layoutSeconds?.toFixed(1) ?? '-'} s`,
+    `${one.what}: noticed after ${one.noticed?.seconds.toFixed(1) ?? '-'} s, ` +
+      `another layout after ${one.layoutSeconds?.toFixed(1) ?? '-'} s`,
     `rounds ${rounds} ms (${one.form}), anew ${one.anewMs.toFixed(0)} (${one.anew})`,
     `lost ${one.lost.join(' ') || 'nobody'}`,
   ].join('; ');

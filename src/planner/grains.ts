@@ -1,5 +1,5 @@
 // Planning for strict runs, in which devices compute samples in blocks of one size, the grains
-// (runtime/device/grained-stage.ts). The profile is converted so that planners see a grain as a sample: they share out
+// (runtime/device/grained-passes.ts). The profile is converted so that planners see a grain as a sample: they share out
 // grains, and k grains take k times as long as one.
 
 import type { DeviceTimes, LayerProfile, Plan, Profile } from '../cluster/cluster.ts';

@@ -5,6 +5,7 @@
 import { assert, defined } from '../assert.ts';
 import { type CutTensor, cutBefore, cutBytes } from '../graph/layers.ts';
 import { type Tensor, wrap } from '../graph/tensor.ts';
+import { Residuals } from '../runtime/device/codec.ts';
 import { keyOf, type MicroBatchId, type RoundRange } from '../runtime/device/pieces.ts';
 import type { RoundTotals } from '../runtime/device/round-sums.ts';
 import { SegmentedVector } from '../runtime/device/segmented-vector.ts';
@@ -73,6 +74,8 @@ export class ExactStage implements StagePort {
   readonly outputs: readonly CutTensor[];
   readonly label: CutTensor;
   readonly isLast: boolean;
+  readonly statisticCount = 0;
+  readonly residuals: Residuals = new Residuals();
   readonly #options: StageOptions;
   readonly #world: StageWorld;
   readonly #seed: number;
@@ -151,6 +154,10 @@ export class ExactStage implements StagePort {
     const beforeMs = this.#takenMs;
     this.#takenMs = this.#world.engine.busyMs();
     return this.#takenMs - beforeMs;
+  }
+
+  computed(): undefined {
+    return undefined; // passes count as done when they are queued
   }
 
   mailboxBytes(microBatchCount: number): number {

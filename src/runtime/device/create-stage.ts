@@ -3,21 +3,20 @@
 import { assert } from '../../assert.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { compileStage, type StageStore } from './compiled-stages.ts';
-import { GrainedStage } from './grained-stage.ts';
-import { Stage, type StagePort } from './stage.ts';
+import { EngineStage } from './engine-stage.ts';
+import type { GrainLayout } from './grained-passes.ts';
+import type { StagePort } from './stage.ts';
 import type { StageOptions } from './stage-graphs.ts';
 
 /** Compiles a stage, with what `store` kept of it; its state is loaded afterwards. */
 export async function createStage(engine: Engine, options: StageOptions, store?: StageStore): Promise<StagePort> {
   const inner = compiledOptions(options);
-  const stage = new Stage(engine, inner, await compileStage(engine, inner, store));
-  const { grain } = options.training;
-  if (grain === undefined) return stage;
-  return new GrainedStage(stage, {
-    grain,
-    ownCount: options.sampleCount / grain,
-    count: options.microBatchSize / grain,
-  });
+  return new EngineStage(engine, inner, await compileStage(engine, inner, store), grainsOf(options));
+}
+
+/** Undefined outside of strict runs. */
+function grainsOf({ training: { grain }, sampleCount, microBatchSize }: StageOptions): GrainLayout | undefined {
+  return grain === undefined ? undefined : { grain, ownCount: sampleCount / grain, count: microBatchSize / grain };
 }
 
 /** What is compiled for a stage: all of its share at once, or, in a strict run, a grain. */

@@ -4,19 +4,13 @@
 
 import { assert, defined } from '../../assert.ts';
 import type { Engine } from '../../engine/engine.ts';
-import { type Tensor, wrap } from '../../graph/tensor.ts';
+import { wrap } from '../../graph/tensor.ts';
 import type { TensorSpec } from '../protocol/messages.ts';
 import type { CompiledStage } from './compiled-stages.ts';
 import { type GradientSums, gradientArrays } from './gradient-sums.ts';
+import type { OrderedParts } from './ordered-all-reduce.ts';
 import { SegmentedVector } from './segmented-vector.ts';
 import type { StageState } from './stage-state.ts';
-
-/** Parts of gradients that are summed apart, as tensors that arrive; undefined stands for zeros. */
-export interface GrainSums {
-  readonly specs: readonly TensorSpec[];
-  /** By grain, in their order. */
-  readonly positions: readonly (readonly (Promise<Tensor> | undefined)[])[];
-}
 
 interface ExchangeOptions {
   readonly engine: Engine;
@@ -54,11 +48,19 @@ export class GradientExchange {
     ]);
   }
 
-  /** The same with the grains' sums apart. Without statistics: they are one device's in a strict run. */
-  takeGrainSums(bucket: number | undefined): GrainSums {
+  /**
+   * The gradients of a bucket in a strict run: the parts that are added in the order of the samples, none if
+   * `hasSamples` is false. Without statistics, which are one device's there.
+   */
+  async takeParts(bucket: number | undefined, hasSamples: boolean): Promise<OrderedParts> {
     const { compiled, sums } = this.#options;
     assert(compiled.statistics.length === 0, 'replicas of a strict run have no running statistics');
-    return { specs: this.#trainedOf(bucket), positions: sums.take(bucket) };
+    const specs = this.#trainedOf(bucket);
+    const positions = sums.take(bucket);
+    const parts = await Promise.all(
+      positions.map(async (tensors) => new SegmentedVector(await gradientArrays(specs, tensors))),
+    );
+    return { parts: hasSamples ? parts : [], total: defined(parts[0], 'a position') };
   }
 
   /**

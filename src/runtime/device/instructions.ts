@@ -20,7 +20,7 @@ import type { RoundPorts } from './round-ports.ts';
 import { RoundReduction } from './round-reduction.ts';
 import type { RoundTotals } from './round-sums.ts';
 import { sliceSamples } from './samples.ts';
-import type { StagePort } from './stage.ts';
+import type { RoundStage, StageCuts } from './stage.ts';
 import type { UpdateOptions } from './stage-update.ts';
 
 /** What ticks leave for later ones. Of a synchronous schedule each round has its own, and leaves nothing. */
@@ -32,7 +32,7 @@ export class StreamState {
 /** One tick of a device. */
 export interface Tick {
   readonly program: DeviceProgram;
-  readonly stage: StagePort;
+  readonly stage: RoundStage;
   readonly tick: number;
   readonly ports: RoundPorts;
   readonly stream: StreamState;
@@ -175,7 +175,7 @@ function bucketOf({ buckets }: Pick<Tick, 'buckets'>, layers: LayerRange | undef
 }
 
 /** What a payload holds when it arrives at a stage. */
-function expectedCuts(stage: StagePort, payload: Payload): readonly CutTensor[] {
+function expectedCuts(stage: StageCuts, payload: Payload): readonly CutTensor[] {
   if (payload === 'label') return [stage.label];
   return payload === 'gradient' ? stage.outputs.filter((output) => output.differentiable) : stage.inputs;
 }

@@ -191,7 +191,9 @@ test('filters are those of the weights as they are: after an update, after loadi
         );
         await stage.backward({ round, index: microBatch }, []);
       }
-      return stage.takeGradients();
+      const own = await stage.takeGradients();
+      assert.ok(own instanceof SegmentedVector);
+      return own;
     };
     const isAsLoaded = async (stage: StagePort, round: number): Promise<SegmentedVector> => {
       const fresh = await loaded(await weightsOf(stage));

@@ -32,6 +32,7 @@ function slowStage(clock: VirtualClock): { readonly stage: StagePort; readonly s
     isLast: true,
     label: { name: 'label', type: 'int64', shape: ['N'], batchAxis: 0, differentiable: false },
     takeBusyMs: () => 0,
+    computed: () => undefined,
     beginRound: () => {},
     forward: async () => [],
     backward: async (_microBatch: number, _gradients: unknown, bucket?: number) => {

@@ -6,10 +6,10 @@ import { ProtocolError } from '../../errors.ts';
 import type { AllReduce } from '../../schedule/program.ts';
 import { type RingPort, ringAllReduce, ringFrameCount } from './all-reduce.ts';
 import { pieceCodec } from './codec.ts';
-import { type OrderedParts, orderedAllReduce, orderedFrameCount } from './ordered-all-reduce.ts';
+import { orderedAllReduce, orderedFrameCount } from './ordered-all-reduce.ts';
 import type { RoundPorts } from './round-ports.ts';
 import { SegmentedVector } from './segmented-vector.ts';
-import type { StagePort } from './stage.ts';
+import type { GradientPort, OwnGradients } from './stage.ts';
 
 /** An AllReduce of this device. */
 interface RingPlace {
@@ -22,7 +22,7 @@ interface RingPlace {
 /** Reduces the gradients of one round. */
 export class RoundReduction {
   readonly #device: string;
-  readonly #stage: StagePort;
+  readonly #gradients: GradientPort;
   readonly #round: number;
   readonly #ports: RoundPorts;
   /** The AllReduces of buckets, one after the other. */
@@ -32,9 +32,9 @@ export class RoundReduction {
   /** What this process did during the AllReduce of all layers, in milliseconds; undefined if nobody knows. */
   reducingMs: number | undefined;
 
-  constructor(device: string, stage: StagePort, round: number, ports: RoundPorts) {
+  constructor(device: string, gradients: GradientPort, round: number, ports: RoundPorts) {
     this.#device = device;
-    this.#stage = stage;
+    this.#gradients = gradients;
     this.#round = round;
     this.#ports = ports;
   }
@@ -44,7 +44,7 @@ export class RoundReduction {
    * bucket before. `onReduced` gets the time at which reducing began.
    */
   overlapped(reduction: AllReduce, bucket: number, onReduced: (beganMs: number) => void): void {
-    const taken = this.#take(bucket);
+    const taken = this.#gradients.takeGradients(bucket);
     taken.catch(() => {}); // seen by done()
     this.#reducing = this.#reducing.then(async () => {
       await this.#ports.failure.guard(taken);
@@ -60,7 +60,7 @@ export class RoundReduction {
    * does, the collection of garbage that gradients leave included.
    */
   async whole(reduction: AllReduce): Promise<void> {
-    const taken = this.#take();
+    const taken = this.#gradients.takeGradients();
     await this.#ports.failure.guard(taken);
     const beforeMs = this.#ports.processWorkMs?.();
     await this.#allReduce(reduction, undefined, taken);
@@ -73,15 +73,10 @@ export class RoundReduction {
     return this.#reducing;
   }
 
-  /** The own gradients; of a strict stage in parts. */
-  #take(bucket?: number): Promise<SegmentedVector | OrderedParts> {
-    return this.#stage.takePartials?.(bucket) ?? this.#stage.takeGradients(bucket);
-  }
-
   async #allReduce(
     { group, encoding }: AllReduce,
     bucket: number | undefined,
-    taken: Promise<SegmentedVector | OrderedParts>,
+    taken: Promise<OwnGradients>,
   ): Promise<void> {
     const memberIndex = group.indexOf(this.#device);
     assert(memberIndex >= 0, 'the device is in its own group');
@@ -98,7 +93,7 @@ export class RoundReduction {
     await sum.catch((error: unknown) => {
       throw error instanceof ProtocolError ? new ProtocolError(error.message, { peer: previous }) : error;
     });
-    this.#stage.putGradients(isVector ? values : values.total, bucket);
+    this.#gradients.putGradients(isVector ? values : values.total, bucket);
   }
 
   /** The links of an AllReduce whose frames are numbered from the next number on. */
@@ -117,7 +112,7 @@ export class RoundReduction {
    * changes, and of other sizes than gradients.
    */
   async #sumOnRing(values: SegmentedVector, { bucket, encoding, ...ring }: RingPlace, port: RingPort): Promise<void> {
-    const { statisticCount = 0, residuals } = this.#stage;
+    const { statisticCount, residuals } = this.#gradients;
     const plain = pieceCodec(undefined);
     // Which of a bucket's elements are statistics is not known here.
     if (encoding === undefined || (bucket !== undefined && statisticCount > 0)) {
@@ -126,7 +121,7 @@ export class RoundReduction {
     }
     const gradientCount = values.length - statisticCount;
     const part = `bucket ${bucket ?? 'whole'}`;
-    const codec = pieceCodec(encoding, () => defined(residuals, 'residuals').of(part, this.#round, gradientCount));
+    const codec = pieceCodec(encoding, () => residuals.of(part, this.#round, gradientCount));
     const firstPiece = await ringAllReduce(values.part(0, gradientCount), { ...ring, codec }, port);
     await ringAllReduce(values.part(gradientCount, values.length), { ...ring, codec: plain, firstPiece }, port);
   }

@@ -1,6 +1,7 @@
-// What a stage adds up in a round beside gradients: losses, right predictions, and the squared norm of the gradients.
+// What a stage adds up in a round: losses, right predictions, and the squared norm of the gradients.
 
 import type { Engine, Value } from '../../engine/engine.ts';
+import type { RoundRange } from './pieces.ts';
 
 /** The sums of a round on this device. */
 export interface RoundTotals {
@@ -62,6 +63,37 @@ export class RoundSums {
   /** Forgets all. */
   clear(): void {
     [this.#losses, this.#corrects, this.#norms] = [[], [], []];
+  }
+}
+
+/** The rounds of a stage whose sums have not been given yet. */
+export class OpenRounds {
+  readonly #engine: Engine;
+  readonly #sums = new Map<number, RoundSums>();
+  /** The round whose gradients are being made, reduced or applied. */
+  current = 0;
+
+  constructor(engine: Engine) {
+    this.#engine = engine;
+  }
+
+  /** A round's sums, which begin when they are first asked for. */
+  of(round: number): RoundSums {
+    const sums = this.#sums.get(round) ?? new RoundSums(this.#engine);
+    this.#sums.set(round, sums);
+    return sums;
+  }
+
+  /** Takes out a round's sums. */
+  take(round: number): RoundSums {
+    const sums = this.of(round);
+    this.#sums.delete(round);
+    return sums;
+  }
+
+  /** Forgets all rounds but [first, end). */
+  clear([first, end]: RoundRange): void {
+    for (const round of [...this.#sums.keys()]) if (round < first || round >= end) this.#sums.delete(round);
   }
 }
 

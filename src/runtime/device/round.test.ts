@@ -36,6 +36,7 @@ function start() {
   const failure = new Failure();
   const stage = {
     takeBusyMs: () => 0,
+    computed: () => undefined,
     beginRound: () => did.push('begin'),
     takeGradients: async () => {
       did.push('take');
@@ -96,6 +97,7 @@ test('what was sent is used again for what is received, once the last of its rec
     inputs: [],
     outputs,
     takeBusyMs: () => 0,
+    computed: () => undefined,
     beginRound: () => {},
     forward: async () => [result],
     finishRound: async () => ({ lossSum: 0, correctCount: 0, squaredNorm: 0, finite: true }),

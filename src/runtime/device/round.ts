@@ -9,7 +9,7 @@ import { InstructionTimes } from './instruction-times.ts';
 import { beginTick, endsLater, execute, finishTick, StreamState, type Tick, update } from './instructions.ts';
 import type { RoundPorts } from './round-ports.ts';
 import type { RoundTotals } from './round-sums.ts';
-import type { StagePort } from './stage.ts';
+import type { RoundStage, StageCosts } from './stage.ts';
 
 /** Whether the times of a round's instructions are reported: the first three rounds, then every fiftieth. */
 export function isTraced(round: number): boolean {
@@ -48,7 +48,7 @@ const noTotals: RoundTotals = { lossSum: 0, correctCount: 0, squaredNorm: 0, fin
  */
 export async function runRound(
   program: DeviceProgram,
-  stage: StagePort,
+  stage: RoundStage,
   round: number,
   ports: RoundPorts,
   stream?: Stream,
@@ -92,13 +92,13 @@ function isOf({ firstRound, endRound }: Stream, tick: number, { round = 0 }: Ins
 function note(
   times: InstructionTimes,
   passed: { readonly index: number; readonly instruction: Instruction; readonly passedMs: number },
-  stage: StagePort,
+  stage: Pick<StageCosts, 'computed'>,
 ): void {
   const { index, instruction, passedMs } = passed;
   if (endsLater(instruction)) return;
-  // A pass is only queued.
-  if (isPass(instruction) && stage.computed !== undefined) times.queued(index, passedMs, stage.computed());
-  else times.done(index, passedMs);
+  const computed = isPass(instruction) ? stage.computed() : undefined; // a pass is only queued
+  if (computed === undefined) times.done(index, passedMs);
+  else times.queued(index, passedMs, computed);
 }
 
 async function outcomeOf(tick: Tick, startMs: number, times: InstructionTimes | undefined): Promise<RoundOutcome> {

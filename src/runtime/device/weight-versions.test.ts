@@ -11,6 +11,7 @@ import { createRandom } from '../../random.ts';
 import { residualNet, subjectOf } from '../../testing/training-subjects.ts';
 import { createStage } from './create-stage.ts';
 import { ownCopy } from './samples.ts';
+import { SegmentedVector } from './segmented-vector.ts';
 import type { StagePort } from './stage.ts';
 import { wholeForm } from './stage-form.ts';
 import { WeightVersions } from './weight-versions.ts';
@@ -54,10 +55,11 @@ async function backward(stage: StagePort, round: number, passes: string): Promis
 
 /** Gradients alone: running statistics, behind them, are of all rounds so far. */
 async function gradients(stage: StagePort): Promise<readonly Float32Array[]> {
-  const { segments, length } = await stage.takeGradients();
-  let leftCount = length - (stage.statisticCount ?? 0);
+  const taken = await stage.takeGradients();
+  assert.ok(taken instanceof SegmentedVector);
+  let leftCount = taken.length - stage.statisticCount;
   const own: Float32Array[] = [];
-  for (const segment of segments) {
+  for (const segment of taken.segments) {
     if (leftCount > 0) own.push(segment);
     leftCount -= segment.length;
   }

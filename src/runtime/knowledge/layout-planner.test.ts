@@ -61,7 +61,7 @@ function predictedMs(devices: Profile['devices']): number {
   return steadyRoundMs(createSimulator(profile, cluster), program(plan), plan);
 }
 
-test('computing and transfers of the profile are corrected separately, announced until they predict rounds', async () => {
+test('computing and transfers of the profile are corrected separately and announced while they are wrong', async () => {
   const clock = createVirtualClock();
   const profiles: Profile[] = [];
   const checked: unknown[] = [];

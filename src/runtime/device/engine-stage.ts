@@ -1,0 +1,202 @@
+// One stage of the model on an engine: its state, its rounds, and its gradients on their way to the group; its passes
+// are in engine-passes.ts. Everything heavy lives in the engine; calls queue work there and return.
+
+import { defined } from '../../assert.ts';
+import type { Engine } from '../../engine/engine.ts';
+import { type CutTensor, cutBefore, cutBytes } from '../../graph/layers.ts';
+import { elementCount, type Tensor } from '../../graph/tensor.ts';
+import type { StateRole } from '../protocol/messages.ts';
+import { Residuals } from './codec.ts';
+import type { CompiledStage } from './compiled-stages.ts';
+import { EnginePasses, runGraph } from './engine-passes.ts';
+import { GradientExchange } from './gradient-exchange.ts';
+import { GradientSums } from './gradient-sums.ts';
+import { GrainedPasses, type GrainLayout } from './grained-passes.ts';
+import { InFlight } from './in-flight.ts';
+import type { MicroBatchId, RoundRange } from './pieces.ts';
+import { OpenRounds, type RoundTotals } from './round-sums.ts';
+import type { SegmentedVector } from './segmented-vector.ts';
+import type { OwnGradients, StagePasses, StagePort } from './stage.ts';
+import type { StageOptions } from './stage-graphs.ts';
+import { type EntryOptions, StageState, type StateEntry } from './stage-state.ts';
+import { StageUpdate, type UpdateOptions } from './stage-update.ts';
+import { WeightVersions } from './weight-versions.ts';
+
+/** A stage that computes. Work is queued in the order of the calls. */
+export class EngineStage implements StagePort {
+  readonly inputs: readonly CutTensor[];
+  readonly outputs: readonly CutTensor[];
+  readonly label: CutTensor;
+  readonly isLast: boolean;
+  readonly statisticCount: number;
+  readonly residuals: Residuals = new Residuals();
+  readonly #engine: Engine;
+  readonly #options: StageOptions;
+  readonly #compiled: CompiledStage;
+  readonly #grains: GrainLayout | undefined;
+  readonly #state: StageState;
+  readonly #weights: WeightVersions;
+  readonly #inFlight: InFlight;
+  readonly #sums: GradientSums;
+  readonly #exchange: GradientExchange;
+  readonly #update: StageUpdate;
+  readonly #rounds: OpenRounds;
+  readonly #passes: StagePasses;
+  #takenMs: number;
+
+  /** Use `createStage`. `grains`: in a strict run, of which `options` and `compiled` are for one grain. */
+  constructor(engine: Engine, options: StageOptions, compiled: CompiledStage, grains: GrainLayout | undefined) {
+    const { sequence, layers } = options;
+    this.inputs = cutBefore(sequence, layers[0]);
+    this.outputs = cutBefore(sequence, layers[1]);
+    this.label = options.label;
+    this.isLast = layers[1] === sequence.layers.length;
+    this.statisticCount = compiled.statistics.reduce((sum, { shape }) => sum + elementCount(shape), 0);
+    this.#engine = engine;
+    this.#options = options;
+    this.#compiled = compiled;
+    this.#grains = grains;
+    const state = new StageState(engine, compiled.packs);
+    const { filters } = compiled.graphs;
+    const weights = new WeightVersions(state, (values) => (filters === undefined ? {} : runGraph(filters, [values])));
+    const inFlight = new InFlight(state, weights);
+    const sums = new GradientSums(engine, compiled);
+    const update = new StageUpdate(engine, compiled, state);
+    const rounds = new OpenRounds(engine);
+    const sampleShare = options.sampleCount / options.microBatchSize;
+    this.#exchange = new GradientExchange({ engine, compiled, sums, state, sampleShare });
+    [this.#state, this.#weights, this.#inFlight] = [state, weights, inFlight];
+    [this.#sums, this.#update, this.#rounds] = [sums, update, rounds];
+    const common = { engine, options, compiled, cuts: this };
+    const passes = new EnginePasses({ ...common, state, weights, inFlight, sums, update, rounds });
+    this.#passes = grains === undefined ? passes : new GrainedPasses(passes, this, grains);
+    this.#takenMs = engine.busyMs();
+  }
+
+  load(entry: StateEntry): void {
+    if (entry.role === 'parameter') this.#weights.replace();
+    this.#state.load(entry);
+  }
+
+  missingState(): readonly string[] {
+    const { parameters, buffers } = this.#compiled;
+    const missing = (specs: typeof parameters, role: StateRole): string[] =>
+      specs.map(({ name }) => name).filter((name) => !this.#state.has(role, name));
+    return [...missing(parameters, 'parameter'), ...missing(buffers, 'buffer')];
+  }
+
+  state(options: EntryOptions = {}): AsyncGenerator<StateEntry> {
+    return this.#state.entries(options);
+  }
+
+  get versions(): readonly number[] {
+    return this.#state.versions;
+  }
+
+  keepVersion(round: number): void {
+    this.#state.keep(round);
+  }
+
+  dropVersion(round: number): void {
+    this.#state.drop(round);
+  }
+
+  returnTo(round: number): void {
+    this.#forget();
+    this.#weights.replace();
+    this.#state.returnTo(round);
+  }
+
+  dispose(): void {
+    this.#forget();
+    this.#weights.replace();
+    this.#state.dispose();
+    this.#compiled.release();
+    this.#engine.trim();
+  }
+
+  takeBusyMs(): number {
+    const beforeMs = this.#takenMs;
+    this.#takenMs = this.#engine.busyMs();
+    return this.#takenMs - beforeMs;
+  }
+
+  computed(): Promise<number> {
+    return this.#engine.computed();
+  }
+
+  mailboxBytes(microBatchCount: number): number {
+    const shareCount = microBatchCount * Math.max(1, this.#grains?.ownCount ?? 1);
+    const share = cutBytes([...this.inputs, ...this.outputs, this.label], this.#options.sampleCount);
+    const gradientBytes = this.#compiled.trained.reduce((sum, { shape }) => sum + 4 * elementCount(shape), 0);
+    return 2 * shareCount * share + 2 * gradientBytes + 2 ** 20;
+  }
+
+  beginRound(round: number, plannedUpdate?: UpdateOptions, firstInFlight: number = round): void {
+    this.#forget([firstInFlight, round]);
+    this.#state.keep(round);
+    this.#update.plan(plannedUpdate);
+    this.#rounds.current = round;
+  }
+
+  /** Forgets what rounds have left, all but what is of rounds in flight. */
+  #forget(inFlight: RoundRange = [0, 0]): void {
+    this.#inFlight.clear(inFlight);
+    this.#sums.clear();
+    this.#update.forget();
+    this.#rounds.clear(inFlight);
+  }
+
+  forward(
+    microBatch: MicroBatchId,
+    firstSample: number,
+    inputs: readonly Tensor[],
+    labels: Tensor | undefined,
+  ): Promise<readonly Tensor[]> {
+    return this.#passes.forward(microBatch, firstSample, inputs, labels);
+  }
+
+  backward(microBatch: MicroBatchId, outputGradients: readonly Tensor[], bucket?: number): Promise<readonly Tensor[]> {
+    return this.#passes.backward(microBatch, outputGradients, bucket);
+  }
+
+  backwardInput(microBatch: MicroBatchId, outputGradients: readonly Tensor[]): Promise<readonly Tensor[]> {
+    return this.#passes.backwardInput(microBatch, outputGradients);
+  }
+
+  backwardWeight(microBatch: MicroBatchId, bucket?: number): void {
+    this.#passes.backwardWeight(microBatch, bucket);
+  }
+
+  takeGradients(bucket?: number): Promise<OwnGradients> {
+    return this.#grains === undefined
+      ? this.#exchange.take(bucket)
+      : this.#exchange.takeParts(bucket, this.#grains.ownCount > 0);
+  }
+
+  putGradients(values: SegmentedVector, bucket?: number): void {
+    this.#exchange.put(values, bucket);
+  }
+
+  async finishRound(countNorm: boolean): Promise<RoundTotals> {
+    const { squaredNorm } = this.#compiled.graphs;
+    const feeds = this.#sums.complete();
+    const round = this.#rounds.current;
+    if (squaredNorm !== undefined && feeds !== undefined)
+      this.#rounds.of(round).addNorm(defined(Object.values(runGraph(squaredNorm, [feeds]))[0], 'the norm'));
+    return this.#rounds.take(round).totals(countNorm);
+  }
+
+  update(options: UpdateOptions): void {
+    const { pass } = this.#compiled;
+    const { update } = this.#compiled.graphs;
+    if (update === undefined && pass?.isUpdating !== true) return;
+    this.#weights.replace();
+    if (update === undefined) return this.#update.replaceEarly(options);
+    const own = { ...this.#sums.remove(), ...this.#update.scalars(options) };
+    const results = runGraph(update, [own, this.#update.optimizerState(), this.#state.values()]);
+    for (const value of Object.values(own)) this.#state.release(value);
+    this.#update.replace(results);
+    this.#weights.live().filters(); // while the other devices end their round
+  }
+}
