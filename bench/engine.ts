@@ -161,7 +161,8 @@ async function main() {
       if (reason !== null && results.length === 1) console.error(`PyTorch is left out: ${reason}`);
       if (!options.json)
         console.error(
-          `${result.name}, ${threads}: ${result.asteroidMs.toFixed(1)} ms, PyTorch ${result.pytorchMs?.toFixed(1) ?? '–'} ms`,
+          `${result.name}, ${threads}: ${result.asteroidMs.toFixed(1)} ms, ` +
+            `PyTorch ${result.pytorchMs?.toFixed(1) ?? '–'} ms`,
         );
     }
   }
@@ -174,7 +175,8 @@ async function main() {
     'engine',
     (date) => `# Training steps compared with PyTorch, ${date}
 
-Forward, backward and SGD with momentum, medians of ${Number(options.rounds) * stepsARound} steps of each side in alternation,
+Forward, backward and SGD with momentum, medians of ${Number(options.rounds) * stepsARound} steps of each side in \
+alternation,
 on ${machine()}, Node ${process.versions.node}, PyTorch ${torch} (eager). 32 images of 3x32x32, 8 of 3x224x224,
 8 sequences of 128. Made by \`npm run bench:engine\`.
 

@@ -272,7 +272,8 @@ async function soak(minutes: number): Promise<void> {
   for (const name of ['coordinator', 'survivor'] as const) {
     const [first, last] = [at(steady, 0)[name], at(steady, -1)[name]];
     console.log(
-      `${name}: ${slope(steady.map((entry) => [entry.minute, entry[name].memoryMiB] as const)).toFixed(2)} MiB a minute ` +
+      `${name}: ` +
+        `${slope(steady.map((entry) => [entry.minute, entry[name].memoryMiB] as const)).toFixed(2)} MiB a minute ` +
         `(${first.memoryMiB.toFixed(0)} to ${last.memoryMiB.toFixed(0)} MiB), ` +
         `files ${first.fileCount} to ${last.fileCount}, sockets ${first.socketCount} to ${last.socketCount}`,
     );

@@ -153,7 +153,8 @@ function large(count: number): void {
     if ((seed - from) % 50 === 49) console.error(`${seed - from + 1} done`);
   }
   console.log(
-    `${count} problems; no plan for ${refusedCount}; best worse than another planner: ${worse.length} ${worse.join(', ')}`,
+    `${count} problems; no plan for ${refusedCount}; ` +
+      `best worse than another planner: ${worse.length} ${worse.join(', ')}`,
   );
   console.log(`\n${tableHead(['planner', 'has a plan', 'round longer than best: mean', 'least', 'median', 'most'])}`);
   for (const [name, of] of ratios) {
@@ -280,7 +281,8 @@ function cold(count: number): void {
       });
       const cells = [0, 0.5, 1].map((at) => quantile(runs, at).toFixed(1));
       console.log(
-        `| ${data === 'held' ? 'one device holds it' : 'everywhere'} | ${size[1] ?? 'all of 64'} | ${cells.join(' | ')} |`,
+        `| ${data === 'held' ? 'one device holds it' : 'everywhere'} ` +
+          `| ${size[1] ?? 'all of 64'} | ${cells.join(' | ')} |`,
       );
     }
   }

@@ -352,7 +352,8 @@ async function call([url = '', mbps = '']: readonly string[]): Promise<void> {
       ...(both ? [use(receivedAfter - receivedBefore, endMs - startMs)] : []),
     ];
     results.push(
-      `| ${mbps} Mbps | ${name} | ${uses.join(', ')} | ${median(trips).toFixed(0)} | ${Math.max(...trips).toFixed(0)} |`,
+      `| ${mbps} Mbps | ${name} | ${uses.join(', ')} ` +
+        `| ${median(trips).toFixed(0)} | ${Math.max(...trips).toFixed(0)} |`,
     );
     await loading;
     for (let last = -1; last !== counts.byteCount; ) {

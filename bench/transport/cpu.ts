@@ -192,7 +192,8 @@ export async function cpu(
         30,
       );
       console.log(
-        `| ${memberCount} members, ${carrier === 'link' ? 'plain' : 'TLS'} | ${perMb.toFixed(2)} | ${perRoundMs.toFixed(1)} |`,
+        `| ${memberCount} members, ${carrier === 'link' ? 'plain' : 'TLS'} ` +
+          `| ${perMb.toFixed(2)} | ${perRoundMs.toFixed(1)} |`,
       );
     }
 }

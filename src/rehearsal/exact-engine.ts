@@ -8,7 +8,7 @@ import type { VirtualProcess } from './virtual-process.ts';
 
 /** An engine that holds values only. */
 export interface ExactEngine extends Engine {
-  /** Resolves when so many milliseconds of work are done, after all that was queued before. */
+  /** Resolves when work of `takesMs` is done, after all that was queued before. */
   work(takesMs: number): Promise<void>;
   /** A value's tensor, at once. */
   peek(value: Value): Tensor;

@@ -1,6 +1,6 @@
 // A model of which every number is exact: arithmetic on integers modulo a prime, so that sums come out the same in any
 // order and on any split, and one sample lost or counted twice, one stale tensor, one weight of another round changes
-// all that follows. Beside it the oracle: the same training on one device, written out.
+// all that follows. The oracle is here, too: the same training on one device, written out.
 //
 // Sample rows are [value, sample, round, epoch], state is [value, version]; the version of weights, momentum and
 // statistics is the number of rounds that they have seen.
@@ -62,7 +62,7 @@ type StateNames = Readonly<Record<StateRole, string>>;
 
 const knownNames: StateNames[] = [];
 
-/** Names of a layer's state; always the same strings, which makes looking them up fast. */
+/** Names of a layer's state; always the identical strings, which makes looking them up fast. */
 export function stateNames(layer: number): StateNames {
   let names = knownNames[layer];
   if (names === undefined) {
@@ -78,7 +78,7 @@ export function stateNames(layer: number): StateNames {
 
 const knownSequences: LayerSequence[] = [];
 
-/** The model of so many layers; as its graph has it, all state is zero. One for all who ask: nobody may change it. */
+/** The model of `layerCount` layers, all state zero. It is shared: nobody may change it. */
 export function exactSequence(layerCount: number): LayerSequence {
   const known = knownSequences[layerCount];
   if (known !== undefined) return known;
@@ -188,7 +188,7 @@ export function writeRow(rows: Float32Array, index: number, { value, sample, rou
   rows[start + 3] = epoch;
 }
 
-/** What every device is told of the training; the momentum optimizer's name tells that there is optimizer state. */
+/** The training as every device gets it; the momentum optimizer stands for there being optimizer state. */
 export function trainingSpec(seed: number, batchSize: number, isClipped: boolean): TrainingSpec {
   const optimizer = {
     kind: 'sgd',

@@ -2,21 +2,23 @@
 // and looks at everything that it is given: whose samples, of which round and epoch, and of which round its own weights
 // are.
 
-import { assert, defined } from '../assert.ts';
+import { defined } from '../assert.ts';
 import { type CutTensor, cutBefore, cutBytes } from '../graph/layers.ts';
-import { type Tensor, wrap } from '../graph/tensor.ts';
+import type { Tensor } from '../graph/tensor.ts';
 import { Residuals } from '../runtime/device/codec.ts';
 import { keyOf, type MicroBatchId, type RoundRange } from '../runtime/device/pieces.ts';
 import type { RoundTotals } from '../runtime/device/round-sums.ts';
 import { SegmentedVector } from '../runtime/device/segmented-vector.ts';
 import type { StagePort } from '../runtime/device/stage.ts';
 import type { StageOptions } from '../runtime/device/stage-graphs.ts';
-import { type EntryOptions, StageState, type StateEntry } from '../runtime/device/stage-state.ts';
+import type { EntryOptions, StateEntry } from '../runtime/device/stage-state.ts';
 import type { UpdateOptions } from '../runtime/device/stage-update.ts';
-import { type Weights, WeightVersions } from '../runtime/device/weight-versions.ts';
-import type { StateRole } from '../runtime/protocol/messages.ts';
+import type { Weights } from '../runtime/device/weight-versions.ts';
 import type { ExactEngine } from './exact-engine.ts';
-import { layerRules, learningRate, rowLength, sampleIdAt, stateNames, versioned, writeRow } from './exact-model.ts';
+import { layerRules, learningRate, sampleIdAt } from './exact-model.ts';
+import { rowsOf, valuesOf, wrongRows } from './exact-rows.ts';
+import { ExactState } from './exact-state.ts';
+import { beginSums, type ExactSums, takeWitnesses, witnessCount } from './exact-sums.ts';
 
 /** What a stage takes from the world. */
 export interface StageWorld {
@@ -31,9 +33,6 @@ export interface StageWorld {
   /** Default: `held`. A backward pass that reads the weights as they are is a mistake, planted to be found. */
   readonly backwardReads?: 'held' | 'live';
 }
-
-/** A layer's weight, momentum and running statistic, and the rounds that each has seen. */
-type LayerState = Readonly<Record<StateRole, readonly [value: number, version: number]>>;
 
 /** A micro-batch between its forward and its backward pass. */
 interface Kept {
@@ -50,25 +49,7 @@ interface Kept {
   inputGradients: readonly Tensor[];
 }
 
-/** What a round adds up. */
-interface Sums {
-  /** The statistics before the round. */
-  readonly statistics: readonly (readonly [number, number])[];
-  readonly gradients: number[];
-  readonly outputs: number[];
-  sampleCount: number;
-  /** Samples in the group's sums, once there are any. */
-  summedCount: number | undefined;
-  lossSum: number;
-  correctCount: number;
-}
-
-/** In the all-reduced vector, behind the layers' sums: members, samples, rounds, epochs. */
-const witnessCount = 4;
-/** The state before the last commit, the one before the round, and a few that devices may have to return to. */
-const maxVersionCount = 6;
-
-/** The stage. */
+/** A stage of exact layers. */
 export class ExactStage implements StagePort {
   readonly inputs: readonly CutTensor[];
   readonly outputs: readonly CutTensor[];
@@ -80,11 +61,10 @@ export class ExactStage implements StagePort {
   readonly #world: StageWorld;
   readonly #seed: number;
   readonly #layers: readonly number[];
-  readonly #state: StageState;
-  readonly #weights: WeightVersions;
+  readonly #state: ExactState;
   readonly #kept = new Map<string, Kept>();
   /** By round, until its update. */
-  readonly #sums = new Map<number, Sums>();
+  readonly #sums = new Map<number, ExactSums>();
   /** The round whose gradients are being made, reduced or applied. */
   #round = -1;
   #takenMs = 0;
@@ -97,57 +77,49 @@ export class ExactStage implements StagePort {
     this.isLast = layers[1] === sequence.layers.length;
     this.#options = options;
     this.#world = world;
-    this.#state = new StageState(world.engine, []);
-    this.#weights = new WeightVersions(this.#state, () => ({}));
     this.#seed = training.seed;
     this.#layers = Array.from({ length: layers[1] - layers[0] }, (_, index) => layers[0] + index);
+    this.#state = new ExactState(world.engine, this.#layers, (what) => this.#violate(what));
   }
 
   get versions(): readonly number[] {
-    return this.#state.versions;
+    return this.#state.kept.versions;
   }
 
   load(entry: StateEntry): void {
-    if (entry.role === 'parameter') this.#weights.replace();
-    this.#state.load(entry);
+    if (entry.role === 'parameter') this.#state.weights.replace();
+    this.#state.kept.load(entry);
   }
 
   missingState(): readonly string[] {
-    return this.#layers.flatMap((layer) => {
-      const { parameter, buffer } = stateNames(layer);
-      return [
-        this.#state.has('parameter', parameter) ? [] : parameter,
-        this.#state.has('buffer', buffer) ? [] : buffer,
-      ].flat();
-    });
+    return this.#state.missing();
   }
 
   async *state(options: EntryOptions = {}): AsyncGenerator<StateEntry> {
-    for await (const entry of this.#state.entries(options)) {
+    for await (const entry of this.#state.kept.entries(options)) {
       await this.#computed(0);
       yield entry;
     }
   }
 
   keepVersion(round: number): void {
-    this.#state.keep(round);
-    this.#checkVersionCount();
+    this.#state.keepVersion(round);
   }
 
   dropVersion(round: number): void {
-    this.#state.drop(round);
+    this.#state.kept.drop(round);
   }
 
   returnTo(round: number): void {
     this.#forget();
-    this.#weights.replace();
-    this.#state.returnTo(round);
+    this.#state.weights.replace();
+    this.#state.kept.returnTo(round);
   }
 
   dispose(): void {
     this.#forget();
-    this.#weights.replace();
-    this.#state.dispose();
+    this.#state.weights.replace();
+    this.#state.kept.dispose();
   }
 
   takeBusyMs(): number {
@@ -162,21 +134,17 @@ export class ExactStage implements StagePort {
 
   mailboxBytes(microBatchCount: number): number {
     const share = cutBytes([...this.inputs, ...this.outputs, this.label], this.#options.sampleCount);
-    return 2 * microBatchCount * share + 2 * 4 * this.#vectorLength() + 2 ** 12;
+    const vectorLength = 2 * this.#layers.length + witnessCount;
+    return 2 * microBatchCount * share + 2 * 4 * vectorLength + 2 ** 12;
   }
 
   beginRound(round: number, _planned?: UpdateOptions, firstInFlight: number = round): void {
     this.#round = round;
     this.#forget([firstInFlight, round]);
     this.keepVersion(round);
-    this.#sums.set(round, {
-      statistics: this.#layers.map((layer) => this.#layerState(layer).buffer),
-      gradients: this.#layers.map(() => 0),
-      outputs: this.#layers.map(() => 0),
-      ...{ sampleCount: 0, summedCount: undefined, lossSum: 0, correctCount: 0 },
-    });
+    this.#sums.set(round, beginSums(this.#layers.map((layer) => this.#state.layer(layer).buffer)));
     for (const layer of this.#layers)
-      this.#checkVersions(layer, ['parameter', 'buffer'], Math.max(0, round - (this.#world.staleness ?? 0)));
+      this.#state.checkVersions(layer, ['parameter', 'buffer'], Math.max(0, round - (this.#world.staleness ?? 0)));
   }
 
   /** Forgets micro-batches and sums of all rounds but [first, end). */
@@ -185,11 +153,11 @@ export class ExactStage implements StagePort {
     for (const [key, { round, weights }] of this.#kept) {
       if (round >= first && round < end) continue;
       this.#kept.delete(key);
-      this.#weights.release(weights);
+      this.#state.weights.release(weights);
     }
   }
 
-  #sumsOf(round: number): Sums {
+  #sumsOf(round: number): ExactSums {
     return defined(this.#sums.get(round), `the sums of round ${round}`);
   }
 
@@ -202,32 +170,36 @@ export class ExactStage implements StagePort {
     const { round } = microBatch;
     const rows = defined(inputs[0], 'the input').data as Float32Array;
     const samples = this.#samplesOf(microBatch, firstSample);
-    this.#checkRows(rows, samples, `micro-batch ${microBatch.index}`, { round, hasEpoch: this.#layers[0] !== 0 });
-    const weights = this.#weights.hold();
+    this.#checkRows(rows, samples, `micro-batch ${microBatch.index}`, round, this.#layers[0] === 0);
+    const weights = this.#state.weights.hold();
     const sums = this.#sumsOf(round);
-    const values: number[][] = [samples.map((_, index) => rows[index * rowLength] as number)];
+    const values: number[][] = [valuesOf(rows, samples.length)];
     for (const [index, layer] of this.#layers.entries()) {
-      const weight = this.#weight(layer, weights);
+      const weight = this.#state.weight(layer, weights);
       const outputs = (values[index] as number[]).map((input) => layerRules.forward(input, weight, layer));
       values.push(outputs);
       sums.outputs[index] = (sums.outputs[index] as number) + sum(outputs);
     }
-    this.#addToStatistics(sums);
+    this.#state.setStatistics(sums.statistics, sums.outputs);
     const outputs = values.at(-1) as number[];
-    const labelRows = (labels?.data ?? []) as Float32Array;
-    if (labels !== undefined) {
-      for (const [index, sample] of samples.entries()) {
-        if (labelRows[2 * index + 1] !== sample)
-          this.#violate(`the label of sample ${labelRows[2 * index + 1]} came with sample ${sample}`);
-      }
-    }
-    const ownLabels = samples.map((_, index) => labelRows[2 * index] ?? 0);
+    const ownLabels = this.#labelsOf(labels, samples);
     const kept = { round, weights, samples, values, labels: ownLabels };
     this.#kept.set(keyOf(microBatch), { ...kept, gradients: undefined, inputGradients: [] });
     const microBatchCount = this.#options.training.batchSize / this.#options.microBatchSize;
     if (this.#kept.size > microBatchCount * (1 + (this.#world.staleness ?? 0)))
       this.#violate(`${this.#kept.size} micro-batches are in flight`);
     return this.#computed(1).then(() => (this.isLast ? [] : [this.#rows(samples, outputs, round)]));
+  }
+
+  /** The samples' labels, which come with their samples; zeros where there are none. */
+  #labelsOf(labels: Tensor | undefined, samples: readonly number[]): readonly number[] {
+    if (labels === undefined) return samples.map(() => 0);
+    const rows = labels.data as Float32Array;
+    return samples.map((sample, index) => {
+      if (rows[2 * index + 1] !== sample)
+        this.#violate(`the label of sample ${rows[2 * index + 1]} came with sample ${sample}`);
+      return rows[2 * index] ?? 0;
+    });
   }
 
   backward(microBatch: MicroBatchId, outputGradients: readonly Tensor[], bucket?: number): Promise<readonly Tensor[]> {
@@ -265,15 +237,9 @@ export class ExactStage implements StagePort {
       sums.gradients[first + index] = gradients[index] as number;
       sums.outputs[first + index] = outputs[index] as number;
     }
-    const [members, samples, rounds, epochs] = witnesses as unknown as readonly [number, number, number, number];
-    if (rounds !== members * this.#round)
-      this.#violate(`sums of gradients of another round came in: ${rounds} of ${members} members`);
-    if (epochs !== members * this.#world.epoch())
-      this.#violate(`sums of gradients of another epoch came in: ${epochs} of ${members} members`);
-    if (sums.summedCount !== undefined && samples !== sums.summedCount)
-      this.#violate(`the sums of one bucket are of ${sums.summedCount} samples, those of another of ${samples}`);
-    sums.summedCount = samples;
-    this.#addToStatistics(sums);
+    const own = { round: this.#round, epoch: this.#world.epoch() };
+    for (const wrong of takeWitnesses(sums, witnesses, own)) this.#violate(wrong);
+    this.#state.setStatistics(sums.statistics, sums.outputs);
   }
 
   async finishRound(countNorm: boolean): Promise<RoundTotals> {
@@ -292,65 +258,17 @@ export class ExactStage implements StagePort {
     if (rate !== learningRate(this.#round)) this.#violate(`the update has the rate ${rate}`);
     if (step !== this.#round + 1) this.#violate(`the update calls itself step ${step}`);
     const { gradients } = this.#sumsOf(this.#round);
-    this.#weights.replace();
+    this.#state.weights.replace();
     for (const [index, layer] of this.#layers.entries()) {
-      this.#checkVersions(layer, ['optimizer'], this.#round);
-      const { parameter, optimizer, buffer } = this.#layerState(layer);
+      this.#state.checkVersions(layer, ['optimizer'], this.#round);
+      const { parameter, optimizer, buffer } = this.#state.layer(layer);
       const moved = layerRules.momentum(optimizer[0], gradients[index] as number, gradientScale, parameter[0], rate);
-      this.#set('parameter', layer, [layerRules.weight(parameter[0], moved, step), parameter[1] + 1]);
-      this.#set('optimizer', layer, [moved, optimizer[1] + 1]);
-      this.#set('buffer', layer, [buffer[0], buffer[1] + 1]);
+      this.#state.set('parameter', layer, [layerRules.weight(parameter[0], moved, step), parameter[1] + 1]);
+      this.#state.set('optimizer', layer, [moved, optimizer[1] + 1]);
+      this.#state.set('buffer', layer, [buffer[0], buffer[1] + 1]);
     }
     this.#sums.delete(this.#round);
     void this.#computed(0);
-  }
-
-  #layerState(layer: number): LayerState {
-    return {
-      parameter: this.#stateOf('parameter', layer),
-      // nobody has sent it: there was no update yet, or it comes before the next
-      optimizer: this.#held('optimizer', layer) ?? [0, 0],
-      buffer: this.#stateOf('buffer', layer),
-    };
-  }
-
-  #weight(layer: number, { parameters }: Weights): number {
-    const held = defined(parameters[stateNames(layer).parameter], 'a weight');
-    return this.#world.engine.peek(held).data[0] as number;
-  }
-
-  #stateOf(role: StateRole, layer: number): readonly [number, number] {
-    return defined(this.#held(role, layer), role);
-  }
-
-  #held(role: StateRole, layer: number): readonly [number, number] | undefined {
-    const held = this.#state.get(role, stateNames(layer)[role]);
-    return held && (this.#world.engine.peek(held).data as unknown as readonly [number, number]);
-  }
-
-  #set(role: StateRole, layer: number, [value, version]: readonly [number, number]): void {
-    this.#state.set(role, stateNames(layer)[role], this.#world.engine.upload(versioned(value, version)));
-  }
-
-  /** The statistics are what they were before the round, and what has come since. */
-  #addToStatistics({ statistics, outputs }: Sums): void {
-    for (const [index, layer] of this.#layers.entries()) {
-      const [value, version] = statistics[index] as readonly [number, number];
-      this.#set('buffer', layer, [layerRules.statistic(value, outputs[index] as number), version]);
-    }
-  }
-
-  /** A layer's state has seen as many rounds as it should have. */
-  #checkVersions(layer: number, roles: readonly StateRole[], expected: number): void {
-    const state = this.#layerState(layer);
-    for (const role of roles) {
-      const version = state[role][1];
-      if (version !== expected) this.#violate(`the ${role} of layer ${layer} is that of round ${version}`);
-    }
-  }
-
-  #checkVersionCount(): void {
-    if (this.versions.length > maxVersionCount) this.#violate(`the versions ${this.versions.join(' ')} are kept`);
   }
 
   #samplesOf({ round, index: microBatch }: MicroBatchId, firstSample: number): number[] {
@@ -360,30 +278,17 @@ export class ExactStage implements StagePort {
     );
   }
 
-  #checkRows(
-    rows: Float32Array,
-    samples: readonly number[],
-    what: string,
-    due: { readonly round: number; readonly hasEpoch: boolean },
-  ): void {
-    assert(rows.length === samples.length * rowLength, 'a row a sample');
-    const ownEpoch = this.#world.epoch();
-    for (let index = 0; index < samples.length; index++) {
-      const start = index * rowLength;
-      const [sample, found, round, epoch] = [samples[index], rows[start + 1], rows[start + 2], rows[start + 3]];
-      const isRight = found === sample && round === due.round && (!due.hasEpoch || epoch === ownEpoch);
-      if (!isRight)
-        this.#violate(
-          `${what} holds sample ${found} of round ${round} and epoch ${epoch} in the place of sample ${sample}`,
-        );
-    }
+  /** Looks at rows that came in; the feed knows no epoch. */
+  #checkRows(rows: Float32Array, samples: readonly number[], what: string, round: number, isFed = false): void {
+    const due = { round, epoch: isFed ? undefined : this.#world.epoch() };
+    for (const wrong of wrongRows(rows, samples, due)) this.#violate(`${what} holds ${wrong}`);
   }
 
-  /** The gradients of the stage's inputs; those of its layers' outputs are kept. */
+  /** The gradients of the stage's inputs; the gradients of its layers' outputs are kept. */
   #inputGradients(microBatch: MicroBatchId, outputGradients: readonly Tensor[]): readonly Tensor[] {
     const kept = defined(this.#kept.get(keyOf(microBatch)), `micro-batch ${microBatch.index}`);
     const { samples, values, labels } = kept;
-    const weights = this.#world.backwardReads === 'live' ? this.#weights.live() : kept.weights;
+    const weights = this.#world.backwardReads === 'live' ? this.#state.weights.live() : kept.weights;
     const sums = this.#sumsOf(microBatch.round);
     let gradients = this.isLast
       ? (values.at(-1) as readonly number[]).map((output, index) => this.#loss(sums, output, labels[index] as number))
@@ -391,7 +296,7 @@ export class ExactStage implements StagePort {
     const byLayer: (readonly number[])[] = [];
     for (let index = this.#layers.length - 1; index >= 0; index--) {
       byLayer.unshift(gradients);
-      const weight = this.#weight(this.#layers[index] as number, weights);
+      const weight = this.#state.weight(this.#layers[index] as number, weights);
       const inputs = values[index] as readonly number[];
       gradients = gradients.map((gradient, sample) =>
         layerRules.inputGradient(gradient, weight, inputs[sample] as number),
@@ -408,14 +313,11 @@ export class ExactStage implements StagePort {
     microBatch: MicroBatchId,
   ): readonly number[] {
     const rows = defined(outputGradients[0], 'the gradient').data as Float32Array;
-    this.#checkRows(rows, samples, `the gradient of micro-batch ${microBatch.index}`, {
-      round: microBatch.round,
-      hasEpoch: true,
-    });
-    return samples.map((_, index) => rows[index * rowLength] as number);
+    this.#checkRows(rows, samples, `the gradient of micro-batch ${microBatch.index}`, microBatch.round);
+    return valuesOf(rows, samples.length);
   }
 
-  #loss(sums: Sums, output: number, labelValue: number): number {
+  #loss(sums: ExactSums, output: number, labelValue: number): number {
     sums.lossSum += layerRules.loss(output, labelValue);
     sums.correctCount++;
     return layerRules.lossGradient(output, labelValue);
@@ -432,7 +334,7 @@ export class ExactStage implements StagePort {
     );
     if (bucket === undefined || bucket === this.#bucketCount - 1) {
       this.#kept.delete(keyOf(microBatch));
-      this.#weights.release(weights);
+      this.#state.weights.release(weights);
     }
     this.#round = microBatch.round;
     const sums = this.#sumsOf(microBatch.round);
@@ -449,15 +351,7 @@ export class ExactStage implements StagePort {
   }
 
   #rows(samples: readonly number[], values: readonly number[], round: number): Tensor {
-    const rows = new Float32Array(samples.length * rowLength);
-    const epoch = this.#world.epoch();
-    for (const [index, sample] of samples.entries())
-      writeRow(rows, index, { value: values[index] as number, sample, round, epoch });
-    return wrap('float32', [samples.length, rowLength], rows);
-  }
-
-  #vectorLength(): number {
-    return 2 * this.#layers.length + witnessCount;
+    return rowsOf(samples, values, { round, epoch: this.#world.epoch() });
   }
 
   get #bucketCount(): number {

@@ -84,7 +84,7 @@ for (const [memberCount, length] of [
   });
 }
 
-test('in order: every member ends with the bits of adding the parts one after the other, however they share them', async () => {
+test('in order: every member has the bits of adding part after part, however the members share them', async () => {
   const length = 150_001;
   const random = createRandom(13);
   const parts = Array.from({ length: 5 }, () => Float32Array.from({ length }, () => random.normal()));
@@ -122,7 +122,7 @@ test('a piece of another length is refused', async () => {
 });
 
 for (const encoding of ['float16', 'int8'] as const) {
-  test(`${encoding}: all end with the same bits, near the sum; what is lost in one round comes in the next ones`, async () => {
+  test(`${encoding}: all have equal bits, near the sum; what one round loses comes in the next ones`, async () => {
     const [memberCount, length, roundCount] = [3, 50_001, 12];
     const random = createRandom(11, memberCount);
     const residuals = Array.from({ length: memberCount }, () => new Residuals());
@@ -220,7 +220,7 @@ for (const [memberCount, megabytes, bandwidthMbps, latencyMs] of [
   [4, 12, 1000, 0.3],
   [3, 0.6, 20, 5],
 ] as const) {
-  test(`${memberCount} members sum ${megabytes} MB at ${bandwidthMbps} Mbps and ${latencyMs} ms in eq. 5's time: no step waits for the one before`, async () => {
+  test(`${memberCount} members, ${megabytes} MB, ${bandwidthMbps} Mbps, ${latencyMs} ms: eq. 5's time`, async () => {
     const length = (megabytes * 1e6) / 4;
     const leastMs = (2 * (memberCount - 1) * megabytes * 8e3) / (memberCount * bandwidthMbps);
     // the first round finds out how fast the links are

@@ -1,5 +1,6 @@
-// Ring AllReduce (reduce-scatter, then all-gather) over a group of devices: each sends 2(|G|−1)/|G| of the gradients (Asteroid, eq. 5).
-// The vector is cut into |G| chunks; in step s a member sends the chunk that it received (and summed) in step s−1 to its successor.
+// Ring AllReduce (reduce-scatter, then all-gather) over a group of devices: each sends 2(|G|−1)/|G| of the gradients
+// (Asteroid, eq. 5). The vector is cut into |G| chunks; in step s a member sends the chunk that it received (and
+// summed) in step s−1 to its successor.
 //
 //   step        0      1      2      3        4 members, chunk sent by member 0
 //   sends       c0     c3     c2   | c1 …     first |G|−1 steps sum, the rest copy
@@ -48,7 +49,7 @@ export interface Ring {
 
 /**
  * Sums `vector` over all members in place. Returns the number after the last piece's. Rejects when a link fails or a
- * piece does not fit. What arrives is summed where it arrived and goes on from there; only final sums are written into
+ * piece does not fit. What arrives is summed where it arrived and sent from there; only final sums are written into
  * the vector.
  */
 export async function ringAllReduce(vector: SegmentedVector, ring: Ring, port: RingPort): Promise<number> {
@@ -107,7 +108,7 @@ function piecesPerChunk(length: number, memberCount: number): number {
   return Math.max(1, Math.ceil(chunk / pieceElements), Math.min(leastPieces, Math.floor(chunk / leastPieceElements)));
 }
 
-/** What a received piece holds. Throws ProtocolError where it is not so many float32 elements. */
+/** What a received piece holds. Throws ProtocolError if it is not `length` float32 elements. */
 export function pieceData(frame: Frame, length: number): Float32Array {
   const data = frame.tensors?.[0]?.data;
   if (!(data instanceof Float32Array) || data.length !== length) {

@@ -8,7 +8,7 @@ import { decodeByte, decodeHalf, decodeTensors, encodeByte, encodeHalf, encodeTe
 
 const random = createRandom(20261121, 31);
 
-/** Normal numbers over so many powers of two, a third of them zeros. */
+/** Normal numbers over many powers of two, a third of them zeros. */
 function spread(count: number, powers: number, largest: number): Float32Array {
   return Float32Array.from({ length: count }, () =>
     random.integer(3) === 0

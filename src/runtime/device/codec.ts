@@ -73,7 +73,7 @@ function denormalHalf(magnitude: number, shift: number): number {
 }
 
 /**
- * The same for tensors in which something is not finite, or as large as finite numbers get: masks in front of a
+ * The scale for tensors in which something is not finite, or as large as finite numbers get: masks in front of a
  * softmax.
  */
 function encodeExtreme(values: Float32Array): Encoded {
@@ -181,7 +181,7 @@ export function decodeTensors(tensors: readonly Tensor[], types: readonly Elemen
 export class Residuals {
   readonly #parts = new Map<string, { round: number; readonly values: Float32Array }>();
 
-  /** Those of a part with `length` elements, for a round. */
+  /** The residuals of a part with `length` elements, for a round. */
   of(part: string, round: number, length: number): Float32Array {
     let found = this.#parts.get(part);
     if (found?.values.length !== length) {
@@ -244,9 +244,8 @@ function pieceTensor(
 ): readonly [Tensor, Tensor | undefined] {
   const [piece, scales] = tensors ?? [];
   if (piece === undefined || piece.type !== type || piece.data.length !== length || tensors?.length !== count) {
-    throw new ProtocolError(
-      `An all-reduce piece should hold ${length} ${type} elements, not ${piece === undefined ? 'none' : `${piece.data.length} of ${piece.type}`}.`,
-    );
+    const found = piece === undefined ? 'none' : `${piece.data.length} of ${piece.type}`;
+    throw new ProtocolError(`An all-reduce piece should hold ${length} ${type} elements, not ${found}.`);
   }
   return [piece, scales];
 }

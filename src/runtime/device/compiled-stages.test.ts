@@ -115,7 +115,7 @@ async function trained(
   return results;
 }
 
-test('a stage from the store computes bit for bit what one that was just compiled does, and nothing is translated for it', async () => {
+test('a stage from the store equals a compiled one bit for bit, and nothing is translated for it', async () => {
   for (const net of [residualNet(), transformerNet(), sequenceFirstNet(), batchNormNet()]) {
     const subject = subjectOf(net, batchSize, { optimizer: { ...sgd, kind: 'adam' } });
     for (const form of [

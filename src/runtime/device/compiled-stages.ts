@@ -68,9 +68,9 @@ interface Entry {
 /** The compiled stages of one engine. */
 class Library {
   readonly #entries = new Map<string, Entry>();
-  /** The graphs of those without users, in the order in which they lost the last. */
+  /** The graphs of stages without users, in the order in which they lost the last. */
   readonly #unused = new Map<string, ByGraph<Executable>>();
-  /** The graphs of those that had no user yet, in the order in which they were prepared. */
+  /** The graphs of stages that had no user yet, in the order in which they were prepared. */
   readonly #prepared = new Map<string, ByGraph<Executable>>();
 
   async use(key: string, make: () => Promise<Graphs>): Promise<{ readonly graphs: Graphs; release(): void }> {

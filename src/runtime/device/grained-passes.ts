@@ -1,7 +1,7 @@
 // The passes of a stage in a strict run: its share of each micro-batch is computed in grains, blocks of samples of one
-// size, each for itself, and the gradients of the grains at one place of the micro-batch are summed apart. Which kernels
-// see which samples together, and in which order gradients are added, then depends on the grain alone, not on how a plan
-// shares and cuts: two plans give the same bits on engines of one kind.
+// size, each for itself, and the gradients of the grains at one place of the micro-batch are summed apart. Which
+// kernels see which samples together, and in which order gradients are added, then depends on the grain alone, not on
+// how a plan shares and cuts: two plans give equal bits on engines of one kind.
 
 import { assert, defined } from '../../assert.ts';
 import type { CutTensor } from '../../graph/layers.ts';

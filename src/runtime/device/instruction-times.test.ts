@@ -28,7 +28,7 @@ function start() {
   return { times, at, answer };
 }
 
-test('computing begins when it was queued or when what was queued before it ended, and ends when the engine says', async () => {
+test('computing begins once queued and all before it ended, and ends when the engine says', async () => {
   const { times, at, answer } = start();
   const [first, second, third] = [answer(), answer(), answer()];
   at(1);
@@ -64,7 +64,7 @@ test('no computing ends before it began, and all times stand in the order of the
   ]);
 });
 
-test('an engine that was closed before its answer is told', async () => {
+test('an engine that was closed before its answer rejects', async () => {
   const { times } = start();
   times.queued(0, 0, Promise.reject(new Error('closed')));
   await assert.rejects(times.all(), /closed/);

@@ -1,6 +1,7 @@
 // One handler an instruction: what a device does for each instruction of its Program, at one tick. Handlers queue work
-// and return; they wait only for a piece that has not arrived, for an AllReduce of all layers, and at an update for what
-// its policy waits for. An instruction of another round than the tick's works on what other ticks left in the stream.
+// and return; they wait only for a piece that has not arrived, for an AllReduce of all layers, and at an update for
+// what its policy waits for. An instruction of another round than the tick's works on what other ticks left in the
+// stream.
 
 import { defined } from '../../assert.ts';
 import type { CutTensor } from '../../graph/layers.ts';
@@ -135,7 +136,7 @@ export async function execute<Kind extends Executed>(
 
 /**
  * Executes an update in its place: yields what is to be waited for, first the round's AllReduces, then its policy, and
- * applies what that says. What follows the update is queued in the same step.
+ * applies what that says. What follows the update is queued in one step with it.
  */
 export function* update(tick: Tick, { round: offset = 0 }: Update): Generator<Promise<unknown>, void, unknown> {
   const { stage, ports, program, reduction } = tick;
@@ -152,13 +153,13 @@ export function endsLater(instruction: Instruction): boolean {
   return instruction.kind === 'send' || isOverlapped(instruction);
 }
 
-/** Whether an instruction runs while those behind it do. */
+/** Whether an instruction runs while later ones do. */
 function isOverlapped(instruction: Instruction): boolean {
   return instruction.kind === 'all-reduce' && instruction.layers !== undefined;
 }
 
 /**
- * In a replicated stage every member holds the same gradients; the first of the ring counts them for the global norm.
+ * In a replicated stage all members hold equal gradients; the first of the ring counts them for the global norm.
  */
 function isNormCounted(program: DeviceProgram): boolean {
   const reduce = program.instructions.find((instruction) => instruction.kind === 'all-reduce');

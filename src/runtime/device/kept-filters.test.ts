@@ -1,4 +1,4 @@
-// Filters that are kept for a round, beside the passes that make them anew for each micro-batch, and beside stages that
+// Filters that are kept for a round, against passes that make them anew for each micro-batch, and against stages that
 // were just loaded.
 
 import assert from 'node:assert/strict';
@@ -74,7 +74,7 @@ const single: StageForm = { ...wholeForm, sums: 'none' };
 const parameters = new Set(sequence.layers.flatMap((layer) => layer.parameters));
 
 for (const how of ['whole', 'split'] as const) {
-  test(`passes that take filters give bit for bit what passes that make them give${how === 'split' ? ', in two halves too' : ''}`, async (t) => {
+  test(`passes that take filters give the bits of passes that make them (${how})`, async (t) => {
     const skipped = await withEngine(async (engine, blockSize) => {
       const { graphs } = designStage(engine, optionsOf({ form: { ...single, passes: how } }));
       const passes = Object.fromEntries(Object.entries(graphs).filter(([name]) => /^(forward|backward)/.test(name)));
@@ -167,33 +167,36 @@ function madeUp({ type, shape }: ValueType, seed: number): Tensor {
   );
 }
 
-test('filters are those of the weights as they are: after an update, after loading, and after going back to a version', async (t) => {
+async function weightsOf(stage: StagePort): Promise<Map<string, Tensor>> {
+  const weights = new Map<string, Tensor>();
+  for await (const { role, name, value } of stage.state()) if (role === 'parameter') weights.set(name, value);
+  return weights;
+}
+
+/** The gradients of a round of two micro-batches. */
+async function gradients(stage: StagePort, round: number): Promise<SegmentedVector> {
+  stage.beginRound(round);
+  for (const microBatch of [0, 1]) {
+    const labels = wrap('int64', [sampleCount], BigInt64Array.from([0n, 2n]));
+    await stage.forward(
+      { round, index: microBatch },
+      0,
+      [madeUp({ type: 'float32', shape: [sampleCount, 3, 8, 8] }, microBatch)],
+      labels,
+    );
+    await stage.backward({ round, index: microBatch }, []);
+  }
+  const own = await stage.takeGradients();
+  assert.ok(own instanceof SegmentedVector);
+  return own;
+}
+
+test('filters follow the weights: after an update, after loading, and after going back to a version', async (t) => {
   const skipped = await withEngine(async (engine) => {
     const loaded = async (state: ReadonlyMap<string, Tensor>): Promise<StagePort> => {
       const stage = await createStage(engine, optionsOf());
       for (const [name, value] of state) stage.load({ role: 'parameter', name, value: ownCopy(value) });
       return stage;
-    };
-    const weightsOf = async (stage: StagePort): Promise<Map<string, Tensor>> => {
-      const weights = new Map<string, Tensor>();
-      for await (const { role, name, value } of stage.state()) if (role === 'parameter') weights.set(name, value);
-      return weights;
-    };
-    const gradients = async (stage: StagePort, round: number): Promise<SegmentedVector> => {
-      stage.beginRound(round);
-      for (const microBatch of [0, 1]) {
-        const labels = wrap('int64', [sampleCount], BigInt64Array.from([0n, 2n]));
-        await stage.forward(
-          { round, index: microBatch },
-          0,
-          [madeUp({ type: 'float32', shape: [sampleCount, 3, 8, 8] }, microBatch)],
-          labels,
-        );
-        await stage.backward({ round, index: microBatch }, []);
-      }
-      const own = await stage.takeGradients();
-      assert.ok(own instanceof SegmentedVector);
-      return own;
     };
     const isAsLoaded = async (stage: StagePort, round: number): Promise<SegmentedVector> => {
       const fresh = await loaded(await weightsOf(stage));

@@ -10,12 +10,12 @@ import type { Graph, Node, ValueInfo } from '../../graph/graph.ts';
 import { byteLength, type ValueType } from '../../graph/tensor.ts';
 import { blockedDomain } from '../../lowering/layouts.ts';
 
-/** Larger filters are kept. To hand over a smaller one takes as long as to order it; those are in packs (packs.ts). */
+/** Larger filters are kept. To hand a smaller one over takes as long as to order it. */
 export const leastFilterBytes: number = 2 ** 18;
 
 /** The graph that makes the filters and the graphs that take them, by the names that these had. */
 export interface WithKeptFilters<Name extends string> {
-  /** From parameters to filters; undefined where there is nothing to keep. */
+  /** From parameters to filters; undefined if there is nothing to keep. */
   readonly filters: Graph | undefined;
   readonly graphs: Readonly<Partial<Record<Name, Graph>>>;
 }
@@ -135,7 +135,7 @@ class FilterGraph {
     return { name, ...this.#emitter.type(name) };
   }
 
-  /** Undefined where nothing was taken. */
+  /** Undefined if nothing was taken. */
   build(): Graph | undefined {
     if (this.#outputs.size === 0) return undefined;
     const built = this.#emitter.build('filters', [...this.#outputs]);

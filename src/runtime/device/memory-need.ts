@@ -10,7 +10,7 @@ import { optimizerStateCount, type TrainingSpec } from '../protocol/training-spe
 import { leastFilterBytes } from './kept-filters.ts';
 
 /**
- * Sessions of a layer's passes and its update, 2^18 bytes; beside an AllReduce the last micro-batch's passes have their
+ * Sessions of a layer's passes and its update, 2^18 bytes; during an AllReduce the last micro-batch's passes have their
  * own, in pieces.
  */
 const sessionBytes = 2 ** 19;

@@ -33,7 +33,7 @@ export interface OrderedParts {
 
 /**
  * Puts the sum of all members' parts into `total`. Members stand on the ring in the order of their samples. Rejects
- * when a link fails or a piece does not fit. A piece is summed where it arrived, and goes on from there.
+ * when a link fails or a piece does not fit. A piece is summed where it arrived, and sent from there.
  */
 export async function orderedAllReduce(
   { parts, total }: OrderedParts,

@@ -64,9 +64,9 @@ interface Ended {
   readonly reducingMs: readonly (number | undefined)[];
 }
 
-async function roundOf(schedule: string): Promise<Ended> {
-  const clock = createVirtualClock();
-  const plan: PlanLayout = {
+/** One stage on two members. */
+function planOf(schedule: string): PlanLayout {
+  return {
     planner: 'test',
     schedule,
     batchSize: 2,
@@ -74,7 +74,11 @@ async function roundOf(schedule: string): Promise<Ended> {
     microBatchCount: 1,
     stages: [{ layers: [0, bucketCount], devices: ['a', 'b'], samples: [1, 1], inFlight: 1 }],
   };
-  const devices = program(plan, { feed: false }).devices.map((device) => ({
+}
+
+async function roundOf(schedule: string): Promise<Ended> {
+  const clock = createVirtualClock();
+  const devices = program(planOf(schedule), { feed: false }).devices.map((device) => ({
     ...device,
     instructions: device.instructions.filter(({ kind }) => kind !== 'forward'),
   }));

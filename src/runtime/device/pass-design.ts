@@ -8,9 +8,9 @@ import type { BufferUpdate } from '../../autodiff/forward.ts';
 import { mergeEqual } from '../../autodiff/subgraph.ts';
 import { loweringOf } from '../../engine/lowering.ts';
 import { gradientName } from '../../graph/gradient-name.ts';
-import type { Graph } from '../../graph/graph.ts';
+import type { Graph, ValueInfo } from '../../graph/graph.ts';
 import { joinGraphs } from '../../graph/join.ts';
-import { extractStage } from '../../graph/stage.ts';
+import { extractStage, type StageGraph } from '../../graph/stage.ts';
 import { squaredNormsGraph } from '../../training/clipping.ts';
 import { lossGraph } from '../../training/losses.ts';
 import { optimizerGraph } from '../../training/optimizers.ts';
@@ -18,9 +18,8 @@ import type { TensorSpec } from '../protocol/messages.ts';
 import type { TrainingSpec } from '../protocol/training-spec.ts';
 import { type Pack, type Packing, packedNames, packGraph, replacementName } from './packs.ts';
 import { recomputeWithin } from './recomputation.ts';
-import { isStep } from './stage-form.ts';
-import type { ByGraph, PassNotes, StageOptions } from './stage-graphs.ts';
-import { differentiableNames, stepNames } from './stage-graphs.ts';
+import { isStep, type StageForm } from './stage-form.ts';
+import { type ByGraph, differentiableNames, type PassNotes, type StageOptions, stepNames } from './stage-graphs.ts';
 import type { Packs } from './stage-layout.ts';
 
 /** The graphs of the passes, and what is to be known of them. */
@@ -40,61 +39,82 @@ export interface PassOptions extends StageOptions {
 
 /** Differentiates a stage and makes its passes of what comes. */
 export function designPass(blockSize: number | undefined, options: PassOptions): PassDesign {
-  const { sequence, layers, sampleCount, training, label, savedBudgetBytes, form } = options;
-  const splitBackward = form.passes === 'split';
-  const reduction = form.pieces;
-  const { trained, packs, apartBudgetBytes } = options;
-  const isInPieces = reduction?.pass !== undefined;
-  const parameters = trained.map((bucket) => bucket.map(({ name }) => name));
+  const { sequence, layers, sampleCount, savedBudgetBytes, form, packs, apartBudgetBytes } = options;
+  const isInPieces = form.pieces?.pass !== undefined;
   const stage = extractStage(sequence, layers[0], layers[1], sampleCount);
-  const isLast = layers[1] === sequence.layers.length;
-  const differentiated = (
-    budgetBytes: number | undefined,
-  ): { readonly graphs: StageGraphs; readonly recompute: ReadonlySet<string> } => {
-    let recompute: ReadonlySet<string> = new Set();
-    const graphs = differentiate(stage, {
-      inputs: differentiableNames(stage.inputs),
-      parameters: parameters.flat(),
-      ...(reduction?.pass === undefined ? {} : { pieces: { of: reduction.pass.kind, parameters } }),
-      outputs: isLast ? [defined(stage.outputs[0], 'the output').name] : differentiableNames(stage.outputs),
-      ...loweringOf({ blockSize }),
-      recompute: (pass) => {
-        recompute = budgetBytes === undefined ? recompute : recomputeWithin(pass, budgetBytes);
-        return recompute;
-      },
-    });
-    return { graphs, recompute };
-  };
-  const { graphs: wholeGraphs, recompute } = differentiated(savedBudgetBytes);
-  const logits = defined(stage.graph.outputs[0], 'the output');
-  const labels = { type: label.type, shape: [sampleCount, ...(label.shape.slice(1) as number[])] };
-  const hasGradients = wholeGraphs.inputGradients.length > 0 || wholeGraphs.parameterGradients.length > 0;
-  const loss = isLast
-    ? lossGraph(training.loss, { type: logits.type, shape: logits.shape as number[] }, labels)
-    : undefined;
-  const packing: Packing = {
-    ...packs,
-    replacements: new Map(wholeGraphs.bufferUpdates.map(({ buffer, output }) => [buffer, output])),
-  };
-  // In one graph with the forward pass, nothing would run again: equal nodes become one.
-  const isOneGraph =
-    loss !== undefined &&
-    isStep(form) &&
-    training.grain === undefined &&
-    recompute.size === 0 &&
-    hasGradients &&
-    !isOneInPieces(options);
+  const differentiated = (budgetBytes: number | undefined): Differentiated =>
+    differentiateStage(stage, blockSize, options, budgetBytes);
+  const whole = differentiated(savedBudgetBytes);
+  const loss = isLastStage(options) ? lossOf(stage, options) : undefined;
+  const isOneGraph = loss !== undefined && isOneStep(whole, options);
   const isWhole = apartBudgetBytes === savedBudgetBytes || (isOneGraph && !isInPieces);
-  const graphs = isWhole ? wholeGraphs : differentiated(apartBudgetBytes).graphs;
+  const graphs = isWhole ? whole.graphs : differentiated(apartBudgetBytes).graphs;
   const parts: ByGraph<Graph> = {
-    ...(isOneGraph ? { step: stepGraph(wholeGraphs, loss, logits.name) } : separateGraphs(graphs, splitBackward)),
+    ...(isOneGraph ? { step: stepGraph(whole.graphs, loss, logitsOf(stage).name) } : separateGraphs(graphs, form)),
     ...(isInPieces ? { forward: graphs.forward, ...pieceGraphs(graphs) } : {}),
   };
+  const replacements = new Map(whole.graphs.bufferUpdates.map(({ buffer, output }) => [buffer, output]));
+  const packing: Packing = { ...packs, replacements };
   const packed = Object.fromEntries(Object.entries(parts).map(([name, graph]) => [name, packGraph(graph, packing)]));
   return {
     notes: passNotes(graphs, packs, dropoutsOf(graphs, options)),
     graphs: { ...packed, ...(loss === undefined || (isOneGraph && !isInPieces) ? {} : { loss }) },
   };
+}
+
+interface Differentiated {
+  readonly graphs: StageGraphs;
+  /** Values that the backward graphs compute again. */
+  readonly recompute: ReadonlySet<string>;
+}
+
+/** Forward and backward graphs that keep at most `budgetBytes` between them; undefined: all that they need. */
+function differentiateStage(
+  stage: StageGraph,
+  blockSize: number | undefined,
+  options: PassOptions,
+  budgetBytes: number | undefined,
+): Differentiated {
+  const reduction = options.form.pieces;
+  const parameters = options.trained.map((bucket) => bucket.map(({ name }) => name));
+  let recompute: ReadonlySet<string> = new Set();
+  const graphs = differentiate(stage, {
+    inputs: differentiableNames(stage.inputs),
+    parameters: parameters.flat(),
+    ...(reduction?.pass === undefined ? {} : { pieces: { of: reduction.pass.kind, parameters } }),
+    outputs: isLastStage(options) ? [defined(stage.outputs[0], 'the output').name] : differentiableNames(stage.outputs),
+    ...loweringOf({ blockSize }),
+    recompute: (pass) => {
+      recompute = budgetBytes === undefined ? recompute : recomputeWithin(pass, budgetBytes);
+      return recompute;
+    },
+  });
+  return { graphs, recompute };
+}
+
+function isLastStage({ sequence, layers }: StageOptions): boolean {
+  return layers[1] === sequence.layers.length;
+}
+
+function logitsOf({ graph }: StageGraph): ValueInfo {
+  return defined(graph.outputs[0], 'the output');
+}
+
+function lossOf(stage: StageGraph, { training, label, sampleCount }: StageOptions): Graph {
+  const { type, shape } = logitsOf(stage);
+  const labels = { type: label.type, shape: [sampleCount, ...(label.shape.slice(1) as number[])] };
+  return lossGraph(training.loss, { type, shape: shape as number[] }, labels);
+}
+
+/**
+ * Whether the last stage's passes can be one graph. What would be computed again could not run again there: equal nodes
+ * become one.
+ */
+function isOneStep({ graphs, recompute }: Differentiated, options: PassOptions): boolean {
+  const hasGradients = graphs.inputGradients.length > 0 || graphs.parameterGradients.length > 0;
+  const { form, training } = options;
+  const keepsAll = training.grain === undefined && recompute.size === 0;
+  return isStep(form) && keepsAll && hasGradients && !isOneInPieces(options);
 }
 
 /** The pieces that give anything. */
@@ -105,7 +125,7 @@ function pieceGraphs({ pieces }: StageGraphs): ByGraph<Graph> {
 }
 
 /**
- * The step with the update behind it: no gradient leaves, and each can go when its parameter is new. Undefined where
+ * The step with the update behind it: no gradient leaves, and each can go when its parameter is new. Undefined if
  * there is no step, or a parameter gets no gradient (its update takes zeros).
  */
 export function updatingStep(
@@ -133,14 +153,15 @@ export function updatingStep(
 }
 
 /** The graphs that do any work. */
-function separateGraphs(graphs: StageGraphs, splitBackward: boolean): ByGraph<Graph> {
+function separateGraphs(graphs: StageGraphs, { passes }: StageForm): ByGraph<Graph> {
+  const isSplit = passes === 'split';
   const hasInputs = graphs.inputGradients.length > 0;
   const hasWeights = graphs.parameterGradients.length > 0;
   return {
     forward: graphs.forward,
-    ...(!splitBackward && (hasInputs || hasWeights) ? { backward: graphs.backward } : {}),
-    ...(splitBackward && hasInputs ? { backwardInput: graphs.backwardInput } : {}),
-    ...(splitBackward && hasWeights ? { backwardWeight: graphs.backwardWeight } : {}),
+    ...(!isSplit && (hasInputs || hasWeights) ? { backward: graphs.backward } : {}),
+    ...(isSplit && hasInputs ? { backwardInput: graphs.backwardInput } : {}),
+    ...(isSplit && hasWeights ? { backwardWeight: graphs.backwardWeight } : {}),
   };
 }
 

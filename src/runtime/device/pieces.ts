@@ -118,7 +118,7 @@ export class Results {
     for (const { data } of result) giveMemory(data);
   }
 
-  /** The results that are still here, for whoever waits until they are computed. Nobody gets those that nobody sends. */
+  /** The results that are still here, to wait until they are computed. What nobody sends is forgotten. */
   all(): readonly Promise<readonly Tensor[]>[] {
     const all = [...this.#results.values()];
     for (const key of this.#results.keys()) if (!this.#sendCounts.has(key)) this.#results.delete(key);

@@ -97,7 +97,7 @@ for (const [name, net] of [
   ['transformer', transformerNet()],
 ] as const) {
   for (const engine of ['reference', 'onnxruntime']) {
-    test(`${name} on ${engine}: a run that computes activations again has the losses and weights of one that keeps them`, async () => {
+    test(`${name} on ${engine}: activations computed again give the losses and weights of kept ones`, async () => {
       const subject = (recompute: number | undefined) =>
         subjectOf(net, 8, { optimizer: { ...sgd, momentum: 0.9 }, recompute });
       const create = engine === 'reference' ? {} : { createEngine: () => createOnnxRuntimeNodeEngine() };
@@ -136,7 +136,7 @@ test('stages on several workers that compute activations again agree with one de
   assert.ok(loss < 1e-6 && weight < 1e-5, `${loss} ${weight} ${worst}`);
 });
 
-test('what passes need beside what is kept fits, too: spread over the micro-batches in flight, in whole passes, halves and pieces', () => {
+test('what passes need besides what is kept fits, spread over the micro-batches in flight, in all forms', () => {
   const { sequence, training, label } = subjectOf(residualNet(), 64);
   const whole = [0, sequence.layers.length] as const;
   const pieces: BucketReduction = {
@@ -144,11 +144,11 @@ test('what passes need beside what is kept fits, too: spread over the micro-batc
     pass: { kind: 'backward', microBatch: 3 } as const,
   };
   for (const form of [wholeForm, { ...wholeForm, passes: 'split' }, { ...wholeForm, pieces }] satisfies StageForm[]) {
-    /** Bytes that a micro-batch keeps, and the most that a backward pass needs beside. */
+    /** Bytes that a micro-batch keeps, and the most that a backward pass needs besides. */
     const memory = (
       budgetBytes: number | undefined,
       count: number | undefined,
-    ): { keptBytes: number; besideBytes: number } => {
+    ): { keptBytes: number; runBytes: number } => {
       const stage = { sequence, layers: whole, sampleCount: 64, training, label, microBatchSize: 64, form };
       const { graphs, pass } = designStage(
         { blockSize: undefined },
@@ -161,17 +161,17 @@ test('what passes need beside what is kept fits, too: spread over the micro-batc
         all.filter(({ name }) => kept.has(name)).map(({ name, shape }) => [name, 4 * elementCount(shape as number[])]),
       );
       const needs = Object.values(backward).map((graph) => runMemory(defined(graph, 'a graph')).runBytes);
-      return { keptBytes: [...bytes.values()].reduce((sum, each) => sum + each, 0), besideBytes: Math.max(...needs) };
+      return { keptBytes: [...bytes.values()].reduce((sum, each) => sum + each, 0), runBytes: Math.max(...needs) };
     };
     const full = memory(undefined, undefined);
-    const fullBytes = full.keptBytes + full.besideBytes;
+    const fullBytes = full.keptBytes + full.runBytes;
     for (const part of [1, 0.97, 0.93]) {
-      const { keptBytes, besideBytes } = memory(part * fullBytes, 1);
-      assert.ok(keptBytes + besideBytes <= part * fullBytes, `${keptBytes} + ${besideBytes} of ${part} · ${fullBytes}`);
+      const { keptBytes, runBytes } = memory(part * fullBytes, 1);
+      assert.ok(keptBytes + runBytes <= part * fullBytes, `${keptBytes} + ${runBytes} of ${part} · ${fullBytes}`);
       assert.equal(keptBytes < full.keptBytes, part < 1);
     }
     // What is spread over two leaves each more; what was given as bytes to keep is all kept.
-    const budgetBytes = full.keptBytes + full.besideBytes / 2;
+    const budgetBytes = full.keptBytes + full.runBytes / 2;
     assert.equal(memory(budgetBytes, 2).keptBytes, full.keptBytes);
     assert.ok(memory(budgetBytes, 1).keptBytes < full.keptBytes);
     assert.equal(memory(full.keptBytes, undefined).keptBytes, full.keptBytes);
@@ -190,7 +190,7 @@ test('what a plan says that a device keeps is its budget, unless its own memory 
   assert.equal(b?.(undefined), undefined);
 });
 
-test('workers keep to a plan that lets one of them keep nothing that it can compute again, and agree with one device', async () => {
+test('workers of a plan in which one keeps nothing it can compute again agree with one device', async () => {
   const net = transformerNet();
   const options = { batch: batches(net, subjectOf(net, 8)), microBatchSize: 2, machine: { endRound: 3 } };
   const count = subjectOf(net, 8).sequence.layers.length;

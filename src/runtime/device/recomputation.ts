@@ -19,12 +19,12 @@ export interface BudgetOptions {
   readonly sequence: LayerSequence;
   readonly program: DeviceProgram;
   readonly training: TrainingSpec;
-  /** The device's memory; undefined where it is not known. */
+  /** The device's memory; undefined if it is not known. */
   readonly memoryBytes: number | undefined;
 }
 
 /**
- * Bytes that one micro-batch may keep for its backward pass; undefined where there is no limit. Never more than the
+ * Bytes that one micro-batch may keep for its backward pass; undefined if there is no limit. Never more than the
  * plan says; `auto` gives the micro-batches in flight what eq. 3 leaves of the device's memory.
  */
 export function savedBudgetBytes(options: BudgetOptions): number | undefined {
@@ -35,7 +35,7 @@ export function savedBudgetBytes(options: BudgetOptions): number | undefined {
     : Math.min(savedBytes * (samples[1] - samples[0]), ownBytes ?? Number.POSITIVE_INFINITY);
 }
 
-/** Micro-batches over which what a pass needs beside is spread; undefined where bytes to keep were given as such. */
+/** Micro-batches over which what a pass needs besides is spread; undefined if bytes to keep were given. */
 export function budgetCount({ program, training }: Pick<BudgetOptions, 'program' | 'training'>): number | undefined {
   return typeof training.recompute === 'number' ? undefined : Math.max(1, forwardsInFlight(program));
 }
@@ -97,7 +97,7 @@ export function leastKept(stage: StageGraph, options: Omit<DifferentiateOptions,
 }
 
 /**
- * The same for a profile; nothing where computing again would not keep less. `savedBytes` is what the layer keeps
+ * Recomputing for a profile; nothing if computing again would not keep less. `savedBytes` is what the layer keeps
  * otherwise, a sample.
  */
 export function recomputedSizes(

@@ -42,9 +42,9 @@ export interface Stream {
 const noTotals: RoundTotals = { lossSum: 0, correctCount: 0, squaredNorm: 0, finite: true };
 
 /**
- * Runs the round (of an asynchronous Program: the tick of that number); resolves when all of its work is queued, so that
- * the engine need not wait for the next round while the sums of this one travel. `stream`: needed where the Program has
- * instructions for other rounds than the tick's.
+ * Runs the round (of an asynchronous Program: the tick of that number); resolves when all of its work is queued, so
+ * that the engine need not wait for the next round while the sums of this one travel. `stream`: needed if the Program
+ * has instructions for other rounds than the tick's.
  */
 export async function runRound(
   program: DeviceProgram,

@@ -40,7 +40,7 @@ export class SegmentedVector {
     return views;
   }
 
-  /** The same as a vector. */
+  /** The elements from `first` to before `end` as a vector; they stay where they are. */
   part(first: number, end: number): SegmentedVector {
     return new SegmentedVector(this.views(first, end));
   }
@@ -62,7 +62,7 @@ export class SegmentedVector {
     this.#each(first, first + values.length, values, (own, part) => own.set(part));
   }
 
-  /** Calls with each view and what of `values` lies beside it. */
+  /** Calls with each view and the part of `values` at its place. */
   #each(
     first: number,
     end: number,

@@ -58,7 +58,7 @@ function summing({ notes, graphs }: PassDesign, trained: readonly TensorSpec[]):
   return { notes: { ...notes, isSumming: true }, graphs: Object.fromEntries(summed) };
 }
 
-/** Where passes as they are leave no room for what they need beside what micro-batches keep, passes that keep less. */
+/** If passes leave no room for what they need besides what micro-batches keep, passes that keep less. */
 function withinBudgets(
   designed: (budgetBytes: number | undefined) => PassDesign,
   blockSize: number | undefined,
@@ -66,11 +66,11 @@ function withinBudgets(
 ): PassDesign {
   const first = designed(savedBudgetBytes);
   if (savedBudgetBytes === undefined || budgetCount === undefined) return first;
-  const needBytes = besideBytes(first, blockSize) / budgetCount;
+  const needBytes = runBytes(first, blockSize) / budgetCount;
   if (keptBytes(first) + needBytes <= savedBudgetBytes) return first;
   const second = designed(Math.max(0, savedBudgetBytes - needBytes));
-  // What is computed again is there beside what is kept, too.
-  const moreBytes = besideBytes(second, blockSize) / budgetCount;
+  // What is computed again needs room, too.
+  const moreBytes = runBytes(second, blockSize) / budgetCount;
   return moreBytes <= needBytes ? second : designed(Math.max(0, savedBudgetBytes - moreBytes));
 }
 
@@ -84,8 +84,8 @@ function keptBytes({ notes, graphs: { forward } }: PassDesign): number {
   );
 }
 
-/** The most that a pass needs which takes what is kept. */
-function besideBytes(
+/** The most that a pass that takes what is kept needs while it runs. */
+function runBytes(
   { graphs: { forward: _, step: __, loss: ___, ...backward } }: PassDesign,
   blockSize: number | undefined,
 ): number {

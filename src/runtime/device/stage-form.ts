@@ -27,7 +27,7 @@ export interface StageForm {
   readonly passes: StagePasses;
   /** Who adds up a round's gradients: nobody, if one backward pass (of a grain) makes them all, or its graphs. */
   readonly sums: 'none' | 'in-graph';
-  /** Parts of a micro-batch whose gradients are summed apart: the grains of a strict run (grained-passes.ts), else 1. */
+  /** Parts of a micro-batch whose gradients are summed apart: a strict run's grains (grained-passes.ts), else 1. */
   readonly grains: number;
   /** The buckets in which gradients are reduced during computing, and the pass that comes in pieces for them. */
   readonly pieces?: BucketReduction;

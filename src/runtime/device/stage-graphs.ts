@@ -25,14 +25,14 @@ export interface StageOptions {
    */
   readonly savedBudgetBytes?: number | undefined;
   /**
-   * Micro-batches in flight at once, whose budgets together have to hold what a pass needs beside what is kept, too.
+   * Micro-batches in flight at once, whose budgets together have to hold what a pass needs while it runs.
    * Default: it has memory of its own.
    */
   readonly budgetCount?: number | undefined;
 }
 
 /**
- * The graphs of a stage. `filters` makes what the pass takes of weights that are the same for all micro-batches
+ * The graphs of a stage. `filters` makes what the pass takes of weights once for all micro-batches
  * (kept-filters.ts). Of the pass, either `step` (forward pass, loss and backward pass in one, and perhaps the update)
  * or those between; both where the last micro-batch comes in pieces.
  */
@@ -102,7 +102,7 @@ export interface StageLayout {
   readonly statistics: readonly TensorSpec[];
   /** The parameters that an update changes, as the graphs take them: small ones in a pack. */
   readonly trained: readonly TensorSpec[];
-  /** The same by the buckets in which their gradients are reduced. */
+  /** The trained parameters by the buckets in which their gradients are reduced. */
   readonly buckets: readonly (readonly TensorSpec[])[];
   readonly packs: readonly StatePack[];
   readonly optimizer: OptimizerGraph;

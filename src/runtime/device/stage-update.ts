@@ -39,12 +39,12 @@ export class StageUpdate {
     this.#planned = options;
   }
 
-  /** What a step that updates takes beside values of the state: the caller's, to be released. */
+  /** The scalars that a step that updates takes: the caller's, to be released. */
   plannedScalars(): Values {
     return this.scalars(defined(this.#planned, 'how the round will be updated with'));
   }
 
-  /** The same for an update with these options. */
+  /** The scalars of an update with these options: the caller's, to be released. */
   scalars(options: UpdateOptions): Values {
     const scalars = Object.entries(this.#compiled.optimizer.scalars(options));
     return Object.fromEntries(scalars.map(([name, value]) => [name, this.#engine.upload(scalar('float32', value))]));
@@ -73,7 +73,7 @@ export class StageUpdate {
 
   /** What was kept is the state. `options` have to be the planned ones. */
   replaceEarly(options: UpdateOptions): void {
-    assert(isSameUpdate(options, this.#planned), 'a round is updated with as it was said when it began');
+    assert(isSameUpdate(options, this.#planned), 'a round is updated as it was said when it began');
     const updated = this.#early;
     this.#early = {};
     this.replace(updated);

@@ -125,7 +125,7 @@ function stateBytes(state: ReadonlyMap<string, StateEntry>): number {
 
 const update = { learningRate: 0.1, gradientScale: 1, step: 1 };
 
-test('the two halves of a split backward pass give what the whole one gives, in whatever order the second halves come', async () => {
+test('a split backward pass gives what the whole one gives, in any order of the second halves', async () => {
   for (const net of [residualNet(), transformerNet(), sequenceFirstNet(), batchNormNet()]) {
     const subject = subjectOf(net, 8);
     const end = subject.sequence.layers.length;
@@ -153,7 +153,7 @@ test('the two halves of a split backward pass give what the whole one gives, in 
   }
 });
 
-test('after a round the engine holds the state and nothing else; after an update, the version before it too until it is dropped', async () => {
+test('after a round the engine holds the state alone; after an update the version before, too', async () => {
   for (const net of [residualNet(), transformerNet(), dropoutNet(), batchNormNet()]) {
     for (const kind of ['sgd', 'adam'] as const) {
       const engine = createReferenceEngine();
@@ -199,7 +199,7 @@ test('a round that was given up leaves nothing behind: the next one is as if it 
   await engine.close();
 });
 
-test('every version that is kept is the very state of its round: statistics and optimizer state too, whatever came after', async () => {
+test('a kept version is the very state of its round, statistics and optimizer state too', async () => {
   for (const net of [transformerNet(), batchNormNet()]) {
     const subject = subjectOf(net, 8, { optimizer: { ...sgd, kind: 'adamw', weightDecay: 0.1 } });
     const engine = createReferenceEngine();
@@ -217,7 +217,7 @@ test('every version that is kept is the very state of its round: statistics and 
     stage.dropVersion(1);
     assert.deepEqual(stage.versions, [0, 2]);
 
-    // Back to before round 2, with a round given up in between, and on again: the same once more.
+    // Back to before round 2, with a round given up in between, and on again: equal once more.
     stage.beginRound(3);
     await forward(stage, net, 0);
     stage.returnTo(2);
@@ -234,7 +234,7 @@ test('every version that is kept is the very state of its round: statistics and 
   }
 });
 
-test('optimizer state that is loaded in the middle of a round is that of the version before it, and of the update behind it', async () => {
+test('optimizer state loaded in a round is of the version before it, and of the update behind it', async () => {
   for (const make of [createReferenceEngine, () => createOnnxRuntimeNodeEngine()]) {
     for (const net of [transformerNet(), batchNormNet()]) {
       const subject = subjectOf(net, 8, { optimizer: { ...sgd, kind: 'adamw', weightDecay: 0.1 } });
@@ -271,7 +271,7 @@ test('optimizer state that is loaded in the middle of a round is that of the ver
   }
 });
 
-test('what is the same in two versions is left out where only the difference is asked for; other layers are, too', async () => {
+test('of two versions only the difference is given if asked for, and only of the layers asked for', async () => {
   const net = regressionNet();
   const subject = subjectOf(net, 8, { frozen: ['a.weight'] });
   const engine = createReferenceEngine();
@@ -298,7 +298,7 @@ test('what is the same in two versions is left out where only the difference is 
   await engine.close();
 });
 
-test('loss, right predictions and the norm of a round: the sum over samples, counted where the program says so', async () => {
+test('loss, right predictions and norm are sums over samples, counted where the program says so', async () => {
   const net = regressionNet();
   const subject = subjectOf(net, 8);
   const engine = createReferenceEngine();
@@ -341,7 +341,7 @@ test('a number that is not finite is reported, and none of it travels', async ()
   await engine.close();
 });
 
-test('frozen parameters stay as they are and have no optimizer state; a stage of frozen layers only passes on', async () => {
+test('frozen parameters stay and have no optimizer state; a stage of frozen layers only passes on', async () => {
   const net = regressionNet();
   const frozen: TrainingSpec['frozen'] = ['a.weight', 'a.bias', 'b.bias'];
   const subject = subjectOf(net, 8, { frozen });
@@ -483,7 +483,7 @@ async function wholeRound(stage: StagePort, net: TestNet, round: number): Promis
   return totals;
 }
 
-test('a step that updates leaves the very state that an update behind it leaves, on every engine; given up or taken back it leaves none', async () => {
+test('a step that updates leaves the state of an update behind it; given up it leaves none', async () => {
   for (const createEngine of [async () => createReferenceEngine(), () => createOnnxRuntimeNodeEngine()]) {
     for (const net of [residualNet(), transformerNet(), batchNormNet()]) {
       for (const kind of ['sgd', 'adam'] as const) {
@@ -520,7 +520,7 @@ test('a step that updates leaves the very state that an update behind it leaves,
   }
 });
 
-test('a step that updates is updated with as was said, and tells of a gradient that is no finite number where the loss is one', async () => {
+test('a step that updates takes the planned update, and reports a gradient that is not finite', async () => {
   const engine = createReferenceEngine();
   const b = new GraphBuilder('linear', { seed: 1 });
   const graph = b.build([b.linear(b.input('x', 'float32', ['N', 2]), { name: 'head', outFeatures: 1 })]);

@@ -1,5 +1,5 @@
-// A backward pass reads the weights that its forward pass read, whatever updates lie between; and a synchronous run pays
-// nothing for that.
+// A backward pass reads the weights that its forward pass read, whatever updates lie between; and a synchronous run
+// pays nothing for that.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';

@@ -1,7 +1,7 @@
-// The weights that passes read, by version. A micro-batch holds the version that its forward pass read until its backward
-// pass is queued, so that an update between the two does not take it away. Copy-on-write: holding costs a count; only an
-// update, or whatever else replaces weights, while somebody holds them keeps the old values, by their handles. Nothing is
-// ever copied.
+// The weights that passes read, by version. A micro-batch holds the version that its forward pass read until its
+// backward pass is queued, so that an update between the two does not take it away. Copy-on-write: holding costs a
+// count; only an update, or whatever else replaces weights, while somebody holds them keeps the old values, by their
+// handles. Nothing is ever copied.
 
 import type { Value } from '../../engine/engine.ts';
 import type { StageState } from './stage-state.ts';

@@ -36,7 +36,7 @@ export interface Factors {
 export interface Calibration extends Factors {
   /** What a stage takes for a micro-batch besides its layers: each part has it, and the whole model once. */
   readonly overheadMs: number;
-  /** Of these, what the calls of both passes take, whatever the batch; the rest goes with what is given and handed on. */
+  /** Of overheadMs, what the calls of both passes take, whatever the batch; the rest grows with tensors handed on. */
   readonly callsMs: number;
   /** What the main thread does for a micro-batch; undefined where that is not known. */
   readonly mainMs: number | undefined;
@@ -212,7 +212,7 @@ export async function timeWholeUpdate(request: CalibrationRequest): Promise<numb
 }
 
 /**
- * What each part takes, of what its layers alone take. Parts that could not be measured take what the measured ones take on
+ * What each part takes, of what its layers alone take. Parts that could not be measured take what the measured ones
  * average.
  */
 function partFactors(aloneMs: readonly number[], partMs: readonly (number | undefined)[]): readonly number[] {

@@ -159,7 +159,7 @@ test('a frozen layer is not taken for a trained one that computes the same', asy
   assert.equal(backward[2], backward[3]);
 });
 
-test('layers that nothing is trained before or in have no backward time and keep nothing; their weights are said to be frozen', async () => {
+test('leading layers without training have no backward time and keep nothing; their weights are frozen', async () => {
   const b = new GraphBuilder('chain', { seed: 1 });
   let x = b.input('x', 'float32', ['N', 6]);
   for (const name of ['a', 'b', 'c']) x = b.tanh(b.linear(x, { name, outFeatures: 6 }));
@@ -182,7 +182,7 @@ test('layers that nothing is trained before or in have no backward time and keep
   );
 });
 
-test('where the process shares its processor with the engine, stages take what it computes, and passes what its main thread does besides', async () => {
+test('on a shared processor, stages take what the engine computes, and passes what the main thread does', async () => {
   const sequence = chain(5);
   const engineAlone = await profileLayers(createFakeEngine(), sequence, options());
   const engine = createFakeEngine();
@@ -321,7 +321,7 @@ test('the layers’ times add up to those of real stages', async () => {
   assert.equal(engine.valueCount, 0);
 });
 
-test('no time is less than nothing, even where the whole model seems to take less than what every part of it has besides', async () => {
+test('no time is negative, even if the whole model seems to take less than the extra of its parts', async () => {
   const engine = createFakeEngine();
   let busyMs = 0;
   const noisy: Engine = {
@@ -372,7 +372,7 @@ test('an update takes what its graphs take, by the weights that it changes', asy
   assert.ok(Math.abs((perByte[0] as number) - (perByte[2] as number)) < 1e-12);
 });
 
-test('input gradients are a part of the backward pass: nothing in the first layer, all of it where nothing is trained', async () => {
+test('input gradients are part of the backward pass: none in the first layer, all in frozen layers', async () => {
   const { times } = await profileLayers(
     createFakeEngine(),
     chain(4),
@@ -430,7 +430,7 @@ function profileKept(
   );
 }
 
-test('a cached profile is used as it is, under the names of this model; another batch size, engine or model is measured', async () => {
+test('a cached profile is used under this model's names; another batch size, engine or model is measured', async () => {
   const store = new Map<string, MeasuredProfile>();
   const cache: ProfileCache = {
     read: async (key) => store.get(key),

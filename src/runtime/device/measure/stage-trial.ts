@@ -19,7 +19,7 @@ import {
 import { createRandom } from '../../../random.ts';
 import { mean, median } from '../../../statistics.ts';
 import { createStage } from '../create-stage.ts';
-import type { StagePort } from '../stage.ts';
+import type { StageCuts, StageMemory } from '../stage.ts';
 import type { StageOptions } from '../stage-graphs.ts';
 
 /** Milliseconds of one micro-batch. Where both passes are one graph, all is `backwardMs`. */
@@ -75,21 +75,8 @@ export async function createStageTrial(
   const { grain: _, ...training } = options.training; // times are of whole shares
   const stage = await createStage(engine, { ...options, training });
   loadMadeUp(stage, options);
-  const timed = async (work: () => Promise<unknown>): Promise<Work> => {
-    const now = (): ProcessWork | undefined => processWork?.(engine.threadMs?.());
-    const [beforeMs, before] = [engine.busyMs(), now()];
-    await work();
-    await engine.settled();
-    return workBetween(before, now()) ?? { computeMs: engine.busyMs() - beforeMs, mainMs: undefined };
-  };
-  const inputs = madeUpCuts(stage.inputs, options.sampleCount);
-  const gradients = stage.isLast
-    ? []
-    : madeUpCuts(
-        stage.outputs.filter(({ differentiable }) => differentiable),
-        options.sampleCount,
-      );
-  const labels = stage.isLast ? madeUpCuts([stage.label], options.sampleCount)[0] : undefined;
+  const timed = (work: () => Promise<unknown>): Promise<Work> => timedWork(engine, processWork, work);
+  const { inputs, gradients, labels } = madeUpTensors(stage, options.sampleCount);
   const isSplit = options.form.passes === 'split';
   let step = 0;
   stage.beginRound(step);
@@ -124,8 +111,31 @@ export async function createStageTrial(
   };
 }
 
+/** What is worked until `work` and everything that it queues is done. */
+async function timedWork(
+  engine: Engine,
+  processWork: ProcessClock | undefined,
+  work: () => Promise<unknown>,
+): Promise<Work> {
+  const now = (): ProcessWork | undefined => processWork?.(engine.threadMs?.());
+  const [beforeMs, before] = [engine.busyMs(), now()];
+  await work();
+  await engine.settled();
+  return workBetween(before, now()) ?? { computeMs: engine.busyMs() - beforeMs, mainMs: undefined };
+}
+
+/** What a stage gets from outside for a micro-batch. */
+function madeUpTensors({ inputs, outputs, label, isLast }: StageCuts, sampleCount: number) {
+  const differentiable = outputs.filter((cut) => cut.differentiable);
+  return {
+    inputs: madeUpCuts(inputs, sampleCount),
+    gradients: isLast ? [] : madeUpCuts(differentiable, sampleCount),
+    labels: isLast ? madeUpCuts([label], sampleCount)[0] : undefined,
+  };
+}
+
 /** Weights of about the size that keeps activations where they are from layer to layer, and positive statistics. */
-function loadMadeUp(stage: StagePort, { sequence, layers: [first, end] }: StageOptions): void {
+function loadMadeUp(stage: Pick<StageMemory, 'load'>, { sequence, layers: [first, end] }: StageOptions): void {
   const random = createRandom(1);
   const { initializers } = sequence.graph;
   for (const { parameters, buffers } of sequence.layers.slice(first, end)) {

@@ -1,0 +1,96 @@
+// The state of an exact stage: each layer's weight, momentum and running statistic, with the rounds that each has seen.
+// The production's StageState and WeightVersions hold it.
+
+import { defined } from '../assert.ts';
+import { StageState } from '../runtime/device/stage-state.ts';
+import { type Weights, WeightVersions } from '../runtime/device/weight-versions.ts';
+import type { StateRole } from '../runtime/protocol/messages.ts';
+import type { ExactEngine } from './exact-engine.ts';
+import { layerRules, stateNames, versioned } from './exact-model.ts';
+
+/** A number of the state, and the rounds that it has seen. */
+export type Versioned = readonly [value: number, version: number];
+
+/** A layer's weight, momentum and running statistic. */
+export type LayerState = Readonly<Record<StateRole, Versioned>>;
+
+/** The state before the last commit, the one before the round, and a few that devices may have to return to. */
+const maxVersionCount = 6;
+
+/** The numbers of a stage's layers. */
+export class ExactState {
+  readonly kept: StageState;
+  readonly weights: WeightVersions;
+  readonly #engine: ExactEngine;
+  readonly #layers: readonly number[];
+  readonly #violate: (what: string) => void;
+
+  constructor(engine: ExactEngine, layers: readonly number[], violate: (what: string) => void) {
+    this.kept = new StageState(engine, []);
+    this.weights = new WeightVersions(this.kept, () => ({}));
+    this.#engine = engine;
+    this.#layers = layers;
+    this.#violate = violate;
+  }
+
+  /** The parameters and buffers that have not been loaded. */
+  missing(): readonly string[] {
+    return this.#layers.flatMap((layer) => {
+      const { parameter, buffer } = stateNames(layer);
+      return [
+        this.kept.has('parameter', parameter) ? [] : parameter,
+        this.kept.has('buffer', buffer) ? [] : buffer,
+      ].flat();
+    });
+  }
+
+  /** Keeps the live state as the one after `round` rounds. Too many versions are a violation. */
+  keepVersion(round: number): void {
+    this.kept.keep(round);
+    const { versions } = this.kept;
+    if (versions.length > maxVersionCount) this.#violate(`the versions ${versions.join(' ')} are kept`);
+  }
+
+  /** A layer's live state. */
+  layer(layer: number): LayerState {
+    return {
+      parameter: defined(this.#held('parameter', layer), 'parameter'),
+      // nobody has sent it: there was no update yet, or it comes before the next
+      optimizer: this.#held('optimizer', layer) ?? [0, 0],
+      buffer: defined(this.#held('buffer', layer), 'buffer'),
+    };
+  }
+
+  /** A layer's weight in a version of the weights. */
+  weight(layer: number, { parameters }: Weights): number {
+    const held = defined(parameters[stateNames(layer).parameter], 'a weight');
+    return this.#engine.peek(held).data[0] as number;
+  }
+
+  #held(role: StateRole, layer: number): Versioned | undefined {
+    const held = this.kept.get(role, stateNames(layer)[role]);
+    return held && (this.#engine.peek(held).data as unknown as Versioned);
+  }
+
+  /** Replaces a number of the live state. */
+  set(role: StateRole, layer: number, [value, version]: Versioned): void {
+    this.kept.set(role, stateNames(layer)[role], this.#engine.upload(versioned(value, version)));
+  }
+
+  /** The statistics become what they were, in `before`, with what has come since, in `outputs`. */
+  setStatistics(before: readonly Versioned[], outputs: readonly number[]): void {
+    for (const [index, layer] of this.#layers.entries()) {
+      const [value, version] = before[index] as Versioned;
+      this.set('buffer', layer, [layerRules.statistic(value, outputs[index] as number), version]);
+    }
+  }
+
+  /** A layer's state has to have seen this many rounds. */
+  checkVersions(layer: number, roles: readonly StateRole[], expected: number): void {
+    const state = this.layer(layer);
+    for (const role of roles) {
+      const version = state[role][1];
+      if (version !== expected) this.#violate(`the ${role} of layer ${layer} is that of round ${version}`);
+    }
+  }
+}
