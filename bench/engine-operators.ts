@@ -1,5 +1,5 @@
-// Where the time of a training step goes, by operator, as ONNX Runtime's own profiler reports it, with the speed of what
-// multiplies matrices:
+// Where the time of a training step goes, by operator, as ONNX Runtime's own profiler reports it, with the speed of
+// what multiplies matrices:
 //   npm run bench -- engine-operators --model resnet-50 --batch 8 [--threads 1] [--steps 4] [--shapes 8]
 // The step is that of bench/engine.ts; the profiler costs some per cent. `--shapes N` lists the N products that take
 // the most time.

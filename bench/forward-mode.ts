@@ -1,5 +1,5 @@
-// What forward mode costs compared with reverse mode: CPU time of a stage's outputs with their tangents, of forward and of
-// backward, in alternation, and the memory of a run. Whole models, one thread; graphs in plain forms, and lowered to
+// What forward mode costs compared with reverse mode: CPU time of a stage's outputs with their tangents, of forward and
+// of backward, in alternation, and the memory of a run. Whole models, one thread; graphs in plain forms, and lowered to
 // the engine's kernels as training has them.
 // Usage: npm run bench -- forward-mode [--dist FOLDER] [--json]
 

@@ -5,7 +5,7 @@
 //            hour or more)
 //   formula  the round latency of Asteroid's eq. 4–6 against the simulator, on random plans and on asteroid's own
 //   speed    CPU time of planning
-//   cold     planningMs of `asteroid plan --planner pipeedge`, each in a fresh process (9 devices of 3 kinds, 48 layers)
+//   cold     planningMs of `asteroid plan --planner pipeedge`, in fresh processes (9 devices of 3 kinds, 48 layers)
 //   huge     planner best with 1000 devices, ended after --seconds of CPU time as the command line does
 // Times are CPU times of this process, since the machine may be shared.
 

@@ -15,8 +15,8 @@ export interface FolderRule {
 }
 
 /**
- * The rooms. A file is in the room whose name is the longest beginning of its path. 'leaf' stands for the files directly
- * in src/, but for index.ts, node.ts and browser.ts: these are 'entry', and nothing imports them.
+ * The rooms. A file is in the room whose name is the longest beginning of its path. 'leaf' stands for the files
+ * directly in src/, but for index.ts, node.ts and browser.ts: these are 'entry', and nothing imports them.
  */
 export const folders: Readonly<Record<string, FolderRule>> = {
   leaf: { on: [], kind: 'portable' },
