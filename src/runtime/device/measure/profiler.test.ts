@@ -430,7 +430,7 @@ function profileKept(
   );
 }
 
-test('a cached profile is used under the names of this model; another batch size, engine or model is measured', async () => {
+test('a cached profile is used with names of this model; another batch size, engine or model is new', async () => {
   const store = new Map<string, MeasuredProfile>();
   const cache: ProfileCache = {
     read: async (key) => store.get(key),
