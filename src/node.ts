@@ -12,6 +12,5 @@ export type { PreparedRun, SessionInput } from './runtime/run/prepare.ts';
 export type { SessionEnvironment, SessionResult } from './runtime/run/session.ts';
 export type { TrainSettings } from './runtime/run/settings.ts';
 export { compare } from './runtime/run/verify.ts';
-export { loadLatestCheckpoint, saveCheckpoint } from './storage/checkpoints.ts';
 export { loadDataset } from './storage/node/datasets.ts';
-export { createRunFolder, resumeRunFolder } from './storage/run-folder.ts';
+export { createRunFolder, loadLatestCheckpoint, resumeRunFolder, saveCheckpoint } from './storage/node/local.ts';
