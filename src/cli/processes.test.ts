@@ -238,7 +238,7 @@ test('a damaged checkpoint is reported and passed over; the one before it is who
   assert.equal(none.code, 2);
   assert.match(
     none.stderr,
-    /^asteroid: .*interrupted holds no whole checkpoint to go on from \(3 are damaged\): start a new run\.\n$/,
+    /^asteroid: .*interrupted holds no whole checkpoint to resume from \(3 are damaged\): start a new run\.\n$/,
   );
 });
 

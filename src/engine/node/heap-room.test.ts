@@ -84,7 +84,7 @@ test('a run that fails is a run: its error passes', async () => {
 const script = `
 import { readFileSync } from 'node:fs';
 import { withHeapRoom } from ${JSON.stringify(new URL('./heap-room.js', import.meta.url).href)};
-import { discardBuffer } from ${JSON.stringify(new URL('./buffers.js', import.meta.url).href)};
+import { discardBuffer } from ${JSON.stringify(new URL('../buffers.js', import.meta.url).href)};
 const faults = [];
 const run = async () => {
   const before = process.resourceUsage().minorPageFault;
