@@ -10,6 +10,8 @@ import { fixtureFolder } from './pytorch-fixtures.ts';
 
 const src = join(fixtureFolder('pytorch'), '..', '..', '..', 'src');
 const mostFiles = 5;
+/** An oracle, which must work by itself. */
+const oracle = 'testing/slow-simulator.ts';
 /** By constant, the file that owns it. */
 const rooms: Readonly<Record<string, string>> = {
   ...Object.fromEntries(Object.keys(overheadShapes).map((name) => [name, 'cluster/overhead.ts'])),
@@ -22,7 +24,7 @@ const rooms: Readonly<Record<string, string>> = {
 
 test('each constant of the cost model is named in at most five source files outside its room', () => {
   const paths = readdirSync(src, { recursive: true, encoding: 'utf8' }).filter(
-    (path) => path.endsWith('.ts') && !path.endsWith('.test.ts'),
+    (path) => path.endsWith('.ts') && !path.endsWith('.test.ts') && path !== oracle,
   );
   const words = new Map(paths.map((path) => [path, new Set(readFileSync(join(src, path), 'utf8').match(/\w+/g))]));
   for (const [name, room] of Object.entries(rooms)) {
