@@ -33,7 +33,8 @@ const { values: flags } = parseArgs({
   },
 });
 const load = loadFrom(flags.dist);
-const { connect, listen } = await load('transport/node/websocket.js');
+const { connect } = await load('transport/node/websocket.js');
+const { listen } = await load('transport/node/websocket-server.js');
 const { ringAllReduce } = await load('runtime/device/all-reduce.js');
 const { SegmentedVector } = await load('runtime/device/segmented-vector.js');
 const { pieceCodec } = await load('runtime/device/codec.js');

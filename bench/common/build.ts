@@ -38,6 +38,7 @@ interface Modules {
   'testing/random-problems.js': typeof import('../../dist/testing/random-problems.js');
   'transport/node/tls/authority.js': typeof import('../../dist/transport/node/tls/authority.js');
   'transport/node/websocket.js': typeof import('../../dist/transport/node/websocket.js');
+  'transport/node/websocket-server.js': typeof import('../../dist/transport/node/websocket-server.js');
 }
 
 /** Imports a module of a build. */

@@ -14,7 +14,8 @@ import { loadFrom } from '../common/build.ts';
 import { at, cpuMs, sum } from '../common/numbers.ts';
 import { tableHead } from '../common/table.ts';
 
-type WebSockets = typeof import('../../dist/transport/node/websocket.js');
+type WebSockets = Pick<typeof import('../../dist/transport/node/websocket.js'), 'connect'> &
+  Pick<typeof import('../../dist/transport/node/websocket-server.js'), 'listen'>;
 
 const mb = 1e6;
 const sizes = [
@@ -259,6 +260,13 @@ function linkSender(link: Link): Send {
 const hello = (name: string) => ({ protocol: 1, purpose: 'peer', name, credential: '' }) as const;
 const tlsOf = ({ key, certificate, authority }: Identity) => ({ key, cert: certificate, ca: authority });
 
+async function webSockets(dist: string): Promise<WebSockets> {
+  const load = loadFrom(dist);
+  const { connect } = await load('transport/node/websocket.js');
+  const { listen } = await load('transport/node/websocket-server.js');
+  return { connect, listen };
+}
+
 function listenLink({ listen }: WebSockets, carrier: Carrier, identity: Identity, onLink: (link: Link) => void) {
   return listen({
     host: '127.0.0.1',
@@ -307,7 +315,7 @@ async function openPair({ role, dist, carrier, identity, address }: PairSettings
     answer({ ready: 'connected' });
     return attend(socket);
   }
-  const transport = await loadFrom(dist)('transport/node/websocket.js');
+  const transport = await webSockets(dist);
   const { createComputeThread } = await loadFrom(dist)('engine/node/compute-thread.js');
   const engine = await createComputeThread({ engine: 'reference' });
   const receive = (link: Link) => {
@@ -345,7 +353,7 @@ async function pairEnd(settings: PairSettings): Promise<void> {
 /** A member of a ring: it calls the next one and is called by the one before. */
 async function ringEnd(settings: RingSettings): Promise<void> {
   const { dist, carrier, identities, index, memberCount, elementCount } = settings;
-  const transport = await loadFrom(dist)('transport/node/websocket.js');
+  const transport = await webSockets(dist);
   const { ringAllReduce } = await loadFrom(dist)('runtime/device/all-reduce.js');
   const { SegmentedVector } = await loadFrom(dist)('runtime/device/segmented-vector.js');
   const { pieceCodec } = await loadFrom(dist)('runtime/device/codec.js');

@@ -45,17 +45,21 @@ export function stageMemoryBytes(demand: StageDemand, samples: number): number {
   );
 }
 
-/** The demand of layers [first, end), with what depends on how they run. */
+/** The demand of layers [first, end), with what depends on how they run. One object shape, for planners ask a lot. */
 export function demandOf(
   sums: LayerSums,
   [first, end]: readonly [number, number],
   run: Pick<StageDemand, 'savedBytes' | 'inFlight' | 'optimizerState'> & { readonly leastSavedBytes?: number },
 ): StageDemand {
+  const { savedBytes, leastSavedBytes = savedBytes, inFlight, optimizerState } = run;
   return {
-    ...run,
     weightBytes: sums.weightBytes(first, end),
     frozenBytes: sums.frozenBytes(first, end),
     runtimeBytes: sums.runtimeBytes(first, end),
+    savedBytes,
+    leastSavedBytes,
+    inFlight,
+    optimizerState,
   };
 }
 
