@@ -76,15 +76,18 @@ function instructionsOf(plan: PlanLayout, stage: number, order: readonly Pass[],
   const isReduced = group.length > 1 && !isForwardOnly(plan, stage);
   const isCut = isReduced && scheduleOf(plan.schedule).overlapsAllReduce;
   const into: Instruction[] = [];
-  for (const pass of isCut ? order.slice(0, -1) : order)
-    into.push(...receivesOf(pass, borders), pass, ...sendsOf(pass, borders));
+  for (const pass of isCut ? order.slice(0, -1) : order) {
+    pushReceives(into, pass, borders);
+    into.push(pass);
+    pushSends(into, pass, borders);
+  }
   if (isCut) {
     const last = order.at(-1);
-    if (last !== undefined) into.push(...receivesOf(last, borders));
+    if (last !== undefined) pushReceives(into, last, borders);
     const buckets = bucketsOf(plan, stage);
     for (const [index, layers] of buckets.entries()) {
       if (last !== undefined) into.push(pieceOf(last, layers));
-      if (last !== undefined && index === buckets.length - 1) into.push(...sendsOf(last, borders));
+      if (last !== undefined && index === buckets.length - 1) pushSends(into, last, borders);
       into.push({ kind: 'all-reduce', group, layers, ...encoding });
     }
   } else if (isReduced) into.push({ kind: 'all-reduce', group, ...encoding });
@@ -161,35 +164,37 @@ function bordersOf(
   };
 }
 
-/** The part of an instruction that says which micro-batch of which round it is about. */
-function subject({ microBatch, round }: Pass): { readonly microBatch: number; readonly round?: number } {
-  return round === undefined ? { microBatch } : { microBatch, round };
+// A Program has thousands of these, and planners make many Programs: no field is spread that is not there.
+
+function pushReceives(into: Instruction[], pass: Pass, { received, encodings }: Borders): void {
+  const { microBatch, round } = pass;
+  for (const payload of passes[pass.kind].takes) {
+    const encoding = payload === 'activation' || payload === 'gradient' ? encodings[payload].encoding : undefined;
+    for (const { device: from, samples } of received[payload]) {
+      const plain: Receive = { kind: 'receive', payload, microBatch, from, samples };
+      into.push(round === undefined && encoding === undefined ? plain : withExtras(plain, round, encoding));
+    }
+  }
 }
 
-function receivesOf(pass: Pass, { received, encodings }: Borders): Receive[] {
-  return passes[pass.kind].takes.flatMap((payload) =>
-    received[payload].map(({ device: from, samples }) => ({
-      kind: 'receive',
-      payload,
-      ...subject(pass),
-      from,
-      samples,
-      ...(payload === 'activation' || payload === 'gradient' ? encodings[payload] : {}),
-    })),
-  );
+function pushSends(into: Instruction[], pass: Pass, { sent, encodings }: Borders): void {
+  const { microBatch, round } = pass;
+  for (const payload of passes[pass.kind].gives) {
+    const { encoding } = encodings[payload];
+    for (const { device: to, samples } of sent[payload]) {
+      const plain: Send = { kind: 'send', payload, microBatch, to, samples };
+      into.push(round === undefined && encoding === undefined ? plain : withExtras(plain, round, encoding));
+    }
+  }
 }
 
-function sendsOf(pass: Pass, { sent, encodings }: Borders): Send[] {
-  return passes[pass.kind].gives.flatMap((payload) =>
-    sent[payload].map(({ device: to, samples }) => ({
-      kind: 'send',
-      payload,
-      ...subject(pass),
-      to,
-      samples,
-      ...encodings[payload],
-    })),
-  );
+/** A transfer that is of another round than the tick's, or travels encoded. */
+function withExtras<Transfer extends Receive | Send>(
+  plain: Transfer,
+  round: number | undefined,
+  encoding: CutEncoding | undefined,
+): Transfer {
+  return { ...plain, ...(round === undefined ? {} : { round }), ...encoded(encoding) };
 }
 
 /** What each of `others` shares with `member`: [a, b) ∩ [c, d), if not empty. */

@@ -89,7 +89,8 @@ export interface DeviceProgram {
 }
 
 export function isPass(step: Instruction): step is Pass {
-  return Object.hasOwn(passes, step.kind);
+  const { kind } = step;
+  return kind !== 'receive' && kind !== 'send' && kind !== 'all-reduce' && kind !== 'update';
 }
 
 /** Whether it is all of a pass, or the piece of the deepest layers: the first. */
