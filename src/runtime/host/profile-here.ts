@@ -74,6 +74,7 @@ export async function measureHere(model: LoadedModel, options: MeasureOptions): 
       model: model.name,
       inputBytes: cutBytes(sequence.inputs),
       labelBytes,
+      ...(sequence.fixedBatch === undefined ? {} : { fixedBatch: sequence.fixedBatch }),
       layers: layerProfiles,
       batchSizes,
       devices: { [options.device]: times },
