@@ -25,6 +25,8 @@ export interface MeasureOptions {
   readonly freezeAllBut?: readonly string[];
   readonly clock: Clock;
   onProgress(done: number, total: number): void;
+  /** The engine is a far slower one than this device could have. */
+  onWarning?(message: string): void;
 }
 
 /** A label is assumed to be one int64. */
@@ -56,6 +58,7 @@ export async function measureHere(model: LoadedModel, options: MeasureOptions): 
   const { freeze = [], freezeAllBut = [] } = options;
   const { sequence, frozen } = trainedLayers(model.graph, { loss: 'cross-entropy', freeze, freezeAllBut });
   const engine = await createComputeThread({ engine: options.engine, threadCount: options.threads });
+  if (engine.warning !== undefined) options.onWarning?.(engine.warning);
   try {
     const batchSizes = profilePoints(options.largestBatch, sequence.fixedBatch);
     const { layers: layerProfiles, times } = await profileLayers(engine, sequence, {
