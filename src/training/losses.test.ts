@@ -155,6 +155,21 @@ describe('gradients equal central differences', () => {
       normal([2, 3, 2]),
       { labelSmoothing: 0.1 },
     ],
+    ['yes or no', 'binary-cross-entropy', normal([3, 2, 2]), classes('uint8', [3, 2, 2], 2)],
+    [
+      'yes or no, some left out',
+      'binary-cross-entropy',
+      normal([2, 3]),
+      tensor('float32', [2, 3], [0, -1, 0.3, -1, 1, -1]),
+      { ignoresNegative: true },
+    ],
+    [
+      'classes, some left out, smoothed',
+      'cross-entropy',
+      normal([2, 3, 2]),
+      tensor('int64', [2, 2], [0, -1, -1, 2]),
+      { ignoresNegative: true, labelSmoothing: 0.3 },
+    ],
     ['squares', 'mse', normal([3, 2, 2]), normal([3, 2, 2])],
     ['squares of counts', 'mse', normal([3, 2]), classes('int64', [3, 2], 5)],
   ];
@@ -179,6 +194,25 @@ describe('gradients equal central differences', () => {
     assert.equal(loss, 2e4);
     assert.deepEqual(toNumbers(gradient), [1, 0, -1]);
   });
+});
+
+test('yes or no: extreme logits give a large finite loss and a gradient that points back', () => {
+  const { loss, correct, gradient } = evaluate(
+    'binary-cross-entropy',
+    tensor('float32', [4, 1], [1e4, -1e4, 1e4, -1e4]),
+    tensor('int64', [4], [0, 1, 1, 0]),
+    1,
+  );
+  assert.deepEqual([loss, correct, toNumbers(gradient)], [2e4, 2, [1, -1, 0, 0]]);
+});
+
+test('labels that are left out change neither loss nor right predictions, and get no gradient', () => {
+  const logits = tensor('float64', [3, 2], [2, 1, 0, 3, 1, 0]);
+  const whole = evaluate('cross-entropy', logits, tensor('int64', [3], [1, -1, 0]), 1, { ignoresNegative: true });
+  const two = evaluate('cross-entropy', tensor('float64', [2, 2], [2, 1, 1, 0]), tensor('int64', [2], [1, 0]), 1);
+  assert.deepEqual([whole.loss, whole.correct], [two.loss, two.correct]);
+  const [a, b, ...rest] = toNumbers(two.gradient);
+  assert.deepEqual(toNumbers(whole.gradient), [a, b, 0, 0, ...rest]);
 });
 
 test('shares of a batch sum to the whole batch', () => {

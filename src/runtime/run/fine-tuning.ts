@@ -6,11 +6,14 @@ import { InputError } from '../../errors.ts';
 import { freezeBatchNormalization } from '../../graph/freeze.ts';
 import type { Graph } from '../../graph/graph.ts';
 import { forwardOnlyCount, type LayerSequence, layers } from '../../graph/layers.ts';
-import { withLogits } from '../../graph/logits.ts';
+import type { LossKind } from '../../training/losses.ts';
+import { outputOf } from './trained-output.ts';
 
 /** The settings that decide what is trained. */
 export interface FineTuning {
-  readonly loss: 'cross-entropy' | 'mse';
+  readonly loss: LossKind;
+  /** The output that the loss takes. Default: the first. */
+  readonly output?: string;
   readonly freeze: readonly string[];
   readonly freezeAllBut: readonly string[];
 }
@@ -26,14 +29,11 @@ export interface TrainedLayers {
 
 /**
  * The layers of a model in training mode, with what is frozen: batch normalization of frozen layers stays in inference
- * mode, and a Softmax at the end is left to the loss. Throws InputError for a pattern that matches nothing, and where
- * nothing is left to train.
+ * mode, and what squashes the output is left to the loss. Throws InputError for a pattern that matches nothing, and
+ * where nothing is left to train.
  */
-export function trainedLayers(graph: Graph, { loss, freeze, freezeAllBut }: FineTuning): TrainedLayers {
-  const notes: string[] = [];
-  const { graph: open, softmax } = loss === 'cross-entropy' ? withLogits(graph) : { graph, softmax: undefined };
-  if (softmax !== undefined)
-    notes.push('The model ends in a Softmax: the loss takes the logits before it, and the trained model keeps it.');
+export function trainedLayers(model: Graph, { loss, output, freeze, freezeAllBut }: FineTuning): TrainedLayers {
+  const { graph: open, notes } = outputOf(model, loss, output);
   const frozen = frozenNames(open.parameters, { freeze, freezeAllBut });
   const sequence = layers(freezeBatchNormalization(open, frozen), { frozen });
   const { parameters } = sequence.graph;
