@@ -48,7 +48,8 @@ export function describeRun(
   terminal.section('Data', `${dataset.name}: ${grouped(dataset.sampleCount)} samples to train${tested}`);
   const from = machine.firstRound > 0 ? `, from round ${machine.firstRound}` : '';
   const { restSize = 0 } = order;
-  const last = restSize > 0 && roundsPerEpoch(order) <= machine.endRound ? ` (${restSize} in the last of an epoch)` : '';
+  const last =
+    restSize > 0 && roundsPerEpoch(order) <= machine.endRound ? ` (${restSize} in the last of an epoch)` : '';
   const rounds = `${counted(machine.endRound, 'round')} of ${counted(settings.batch, 'sample')}${last}${from}`;
   const lrSchedule = settings.lrSchedule === 'constant' ? '' : `, ${settings.lrSchedule}`;
   terminal.section('Settings', `${rounds}; ${settings.optimizer}, learning rate ${settings.lr}${lrSchedule}`);

@@ -32,8 +32,8 @@ export async function explainNotFinite(engine: Engine, subject: RunSubject, fail
     values = await outputsOf(engine, subject, failed, { index, values });
     if (values.flat().every((value) => firstNotFinite(value) < 0)) continue;
     const spoilt = [...parameters, ...buffers].find(isSpoilt);
-    const why = spoilt === undefined ? 'with weights that were finite' : `and so was its ${spoilt} before that round`;
-    return `The first layer whose output is not finite is ${name}, ${why}.`;
+    const why = spoilt === undefined ? 'its weights were finite' : `its ${spoilt} was not finite before that round`;
+    return `The first layer whose output is not finite is ${name}; ${why}.`;
   }
   return 'The output of every layer is finite: the loss of it, or a gradient, is not.';
 }

@@ -89,7 +89,13 @@ test('strict: the last 7 of 103 samples, in grains of 4 and 3, have the same bit
   const prepared = await prepareCase(labelCase, { strict: true, microBatch: '8', grain: '4' });
   const alone = await runAlone({ ...memoryRun(prepared), microBatchSize: 8, createEngine });
   checkCase(alone, labelCase, 'strict, on one device');
-  for (const shares of [[[4, 4], [8]], [[0, 8], [4, 4]]]) {
+  for (const shares of [
+    [[4, 4], [8]],
+    [
+      [0, 8],
+      [4, 4],
+    ],
+  ]) {
     const plan = { schedule: '1f1b', cuts: [1], shares, microBatchCount: 4 };
     const outcome = await runCluster({ ...memoryRun(prepared, plan), createEngine });
     const { loss, weight, worst } = difference(outcome, alone);
