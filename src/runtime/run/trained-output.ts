@@ -9,7 +9,7 @@ import type { LossKind } from '../../training/losses.ts';
 /** A model with the output that a loss takes as its first, and what the user should know of it, one sentence each. */
 export interface TrainedOutput {
   readonly graph: Graph;
-  readonly notes: string[];
+  readonly notes: readonly string[];
 }
 
 /** What each loss does itself. */
