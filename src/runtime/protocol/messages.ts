@@ -16,6 +16,7 @@
 //   measure-link  measure this link again              link-measured
 //   gone          a device left: do not wait for it    lost-peer      a link to a peer ended
 //   reserve       a layout that may come: be ready     reserved       its stage is prepared, as far as possible
+//   call          a peer cannot reach you: call it     (a call, or bytes over the coordinator: host/relay.ts)
 //   end           the run is over                      leaving        this device wants to go
 //                                                      failed         this worker cannot continue
 //
@@ -83,7 +84,8 @@ const moves: z.ZodType<readonly Move[]> = z
   .array(z.object({ layers: range, from: name.nullable(), to: name }))
   .max(100_000);
 
-const peerAddresses = z.array(z.object({ name, url: z.string().max(300) })).max(2000);
+const peerAddress = z.object({ name, url: z.string().max(300) });
+const peerAddresses = z.array(peerAddress).max(2000);
 
 const deviceTimes = deviceTimesSchema(limits);
 const layerProfiles = z.array(layerSchema(limits));
@@ -130,6 +132,10 @@ export interface ToWorker {
     readonly learningRate: number;
     /** Send a copy of the state before this round to the stage's backup, once it is committed. */
     readonly replicate: boolean;
+    /** Samples of the round's batch. Absent: it is whole. */
+    readonly sampleCount?: number;
+    /** What sums of losses and gradients are multiplied by (round-batch.ts). Absent: 1. */
+    readonly factor?: number;
   };
   readonly commit: { readonly round: number; readonly gradientScale: number };
   /** `withState` false: statistics only. */
@@ -140,6 +146,11 @@ export interface ToWorker {
   readonly 'measure-link': { readonly peer: string };
   /** A device left before it was linked to all others: nobody need wait for it. */
   readonly gone: { readonly peer: string };
+  /**
+   * A peer cannot reach this device: it is to call the peer, or else to come to it over the coordinator, which knows
+   * the peer's wish by this ticket.
+   */
+  readonly call: { readonly peer: PeerAddress; readonly ticket: string };
   /** A layout that may come; the answer has the same `id`. */
   readonly reserve: { readonly plan: Plan; readonly id: number };
   readonly end: { readonly reason: string };
@@ -160,13 +171,20 @@ const toWorker: Schemas<ToWorker> = {
   profile: z.object({ batchSizes: z.array(size).min(1).max(16) }),
   deploy: z.object({ plan, round: count, moves, stateCount: count, peers: peerAddresses }),
   state,
-  round: z.object({ round: count, learningRate: z.number().min(0), replicate: z.boolean() }),
+  round: z.object({
+    round: count,
+    learningRate: z.number().min(0),
+    replicate: z.boolean(),
+    sampleCount: size.exactOptional(),
+    factor: z.number().min(0).exactOptional(),
+  }),
   commit: z.object({ round: count, gradientScale: z.number().min(0) }),
   snapshot: z.object({ round: count, withState: z.boolean() }),
   release: z.object({ before: count }),
   probe: z.object({}),
   'measure-link': z.object({ peer: name }),
   gone: z.object({ peer: name }),
+  call: z.object({ peer: peerAddress, ticket: z.string().min(16).max(64) }),
   reserve: z.object({ plan, id: count }),
   end: z.object({ reason: z.string().max(1000) }),
 };

@@ -2,6 +2,7 @@
 // (cli/settings.ts).
 
 import type { CompressMode } from '../../planner/compress.ts';
+import type { LossKind } from '../../training/losses.ts';
 
 /** Leaves the schedule to the planner. */
 export const autoSchedule = 'auto';
@@ -16,6 +17,8 @@ export interface TrainSettings {
   /** Updates between tests; 0: only at the end. Absent: one epoch, or more epochs for at most 20 tests. */
   readonly evalEvery?: number;
   readonly batch: number;
+  /** The samples that do not fill a last batch of an epoch are left out of it. */
+  readonly dropLast: boolean;
   readonly microBatch?: number;
   readonly epochs?: number;
   readonly steps?: number;
@@ -29,7 +32,11 @@ export interface TrainSettings {
   readonly beta2: number;
   readonly epsilon: number;
   readonly clipNorm?: number;
-  readonly loss: 'cross-entropy' | 'mse';
+  readonly loss: LossKind;
+  /** The model's output that the loss takes. Absent: its first. */
+  readonly output?: string;
+  /** A label that is left out of loss, accuracy and gradient, besides −100. */
+  readonly ignoreLabel?: number;
   readonly freeze: readonly string[];
   readonly freezeAllBut: readonly string[];
   /** Patterns of tensors that are trained although the file does not show that they are parameters. */
@@ -49,6 +56,8 @@ export interface TrainSettings {
   readonly remote: number;
   readonly host: string;
   readonly port: number;
+  /** ADDRESS[:PORT] that workers dial, if it is not where the coordinator listens. */
+  readonly advertise?: string;
   readonly insecure: boolean;
   /** Files of an own certificate and its key, instead of the cluster's. */
   readonly tlsCert?: string;
