@@ -35,6 +35,7 @@ test('defaults', () => {
     loss: 'cross-entropy',
     freeze: [],
     freezeAllBut: [],
+    profile: 'quick',
     planner: 'best',
     compress: 'none',
     schedule: 'auto',

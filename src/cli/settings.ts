@@ -6,6 +6,7 @@ import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { InputError } from '../errors.ts';
 import { compressModes } from '../planner/compress.ts';
+import { thoroughnesses } from '../runtime/protocol/profile-points.ts';
 import { autoSchedule, type TrainSettings } from '../runtime/run/settings.ts';
 import { scheduleNames } from '../schedule/schedules.ts';
 
@@ -120,6 +121,12 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     schema: z.array(text),
     default: [],
     isList: true,
+  },
+  profile: {
+    argument: 'NAME',
+    description: 'how the model is measured at the start: quick (seconds; rounds correct it) | full (minutes)',
+    schema: z.enum(thoroughnesses),
+    default: 'quick',
   },
   planner: { argument: 'NAME', description: 'best | asteroid | straight | dp | single', schema: text, default: 'best' },
   compress: {

@@ -28,6 +28,7 @@ import { deviceTimesSchema, type Limits, layerSchema, layoutShape } from '../../
 import { ProtocolError } from '../../errors.ts';
 import type { Move } from '../../planner/replan/moves.ts';
 import type { Frame } from '../../transport/link.ts';
+import { type Thoroughness, thoroughnesses } from './profile-points.ts';
 import { type TrainingSpec, trainingSpecSchema } from './training-spec.ts';
 
 const name = z.string().min(1).max(300);
@@ -111,8 +112,10 @@ const tensorSpecs = z.array(z.object({ name, shape: z.array(count).max(8) })).ma
 export interface ToWorker {
   readonly model: ModelMessage;
   readonly connect: { readonly peers: readonly PeerAddress[] };
-  readonly measure: { readonly peers: readonly string[] };
-  readonly profile: { readonly batchSizes: readonly number[] };
+  /** `isBrief`: each link once; default: until measurements agree. */
+  readonly measure: { readonly peers: readonly string[]; readonly isBrief?: boolean };
+  /** Default: a full profile. */
+  readonly profile: { readonly batchSizes: readonly number[]; readonly thoroughness?: Thoroughness };
   readonly deploy: {
     readonly plan: Plan;
     /** Rounds committed before: the version of the state to begin with. */
@@ -156,8 +159,11 @@ const toWorker: Schemas<ToWorker> = {
     peerToken: z.string().min(16).max(200),
   }),
   connect: z.object({ peers: peerAddresses }),
-  measure: z.object({ peers: z.array(name).max(2000) }),
-  profile: z.object({ batchSizes: z.array(size).min(1).max(16) }),
+  measure: z.object({ peers: z.array(name).max(2000), isBrief: z.boolean().exactOptional() }),
+  profile: z.object({
+    batchSizes: z.array(size).min(1).max(16),
+    thoroughness: z.enum(thoroughnesses).exactOptional(),
+  }),
   deploy: z.object({ plan, round: count, moves, stateCount: count, peers: peerAddresses }),
   state,
   round: z.object({ round: count, learningRate: z.number().min(0), replicate: z.boolean() }),

@@ -2,6 +2,7 @@
 // (cli/settings.ts).
 
 import type { CompressMode } from '../../planner/compress.ts';
+import type { Thoroughness } from '../protocol/profile-points.ts';
 
 /** Leaves the schedule to the planner. */
 export const autoSchedule = 'auto';
@@ -32,6 +33,8 @@ export interface TrainSettings {
   readonly loss: 'cross-entropy' | 'mse';
   readonly freeze: readonly string[];
   readonly freezeAllBut: readonly string[];
+  /** How thoroughly devices measure the model before the first round. */
+  readonly profile: Thoroughness;
   readonly planner: string;
   /** One of schedule/generate.ts, or `autoSchedule`. */
   readonly schedule: string;
