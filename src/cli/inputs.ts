@@ -22,8 +22,11 @@ export async function readRun(
   resume: string | undefined,
   output: Output,
 ): Promise<PreparedRun> {
-  const { headClasses } = settings;
-  const model = await loadModel(settings.model, settings.seed, headClasses === undefined ? {} : { headClasses });
+  const { headClasses, batchNorm } = settings;
+  const model = await loadModel(settings.model, settings.seed, {
+    ...(headClasses === undefined ? {} : { headClasses }),
+    ...(batchNorm === undefined ? {} : { batchNorm }),
+  });
   const { train, test } = await loadDataset(settings.data, { seed: settings.seed });
   const evaluation = settings.evalData === undefined ? test : await evaluationData(settings.evalData, settings.seed);
   const plan = settings.plan === undefined ? undefined : await readPlan(settings.plan);

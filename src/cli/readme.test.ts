@@ -71,6 +71,7 @@ test('the README holds these commands and no others', async () => {
     'npx asteroid worker',
     'npx asteroid drain',
     'npx asteroid train',
+    'npx asteroid inspect',
     'npx asteroid train',
     'npx asteroid eval',
     'npx asteroid verify',

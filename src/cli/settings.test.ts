@@ -36,6 +36,7 @@ test('defaults', () => {
     freeze: [],
     freezeAllBut: [],
     profile: 'quick',
+    train: [],
     planner: 'best',
     compress: 'none',
     schedule: 'auto',

@@ -128,6 +128,20 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     schema: z.enum(thoroughnesses),
     default: 'quick',
   },
+  train: {
+    argument: 'PATTERN',
+    description: 'tensors that are trained although the file does not say that they are parameters; may be repeated',
+    schema: z.array(text),
+    default: [],
+    isList: true,
+  },
+  batchNorm: {
+    argument: 'MODE',
+    description:
+      'training: normalize by the statistics of each batch, also in models exported for inference (default) | ' +
+      'inference: by the stored ones, which stay',
+    schema: z.enum(['inference', 'training']),
+  },
   planner: { argument: 'NAME', description: 'best | asteroid | straight | dp | single', schema: text, default: 'best' },
   compress: {
     argument: 'none|float16|int8|auto',

@@ -4,8 +4,9 @@
 
 import { assert } from '../assert.ts';
 import { InputError } from '../errors.ts';
-import { batchSymbol, type Dimension, type Graph, int, type Node, type ValueInfo } from './graph.ts';
+import { batchSymbol, type Dimension, type Graph, int, intAttribute, type Node, type ValueInfo } from './graph.ts';
 import { freshName, neededNodes, usedValues } from './liveness.ts';
+import { freedDifference } from './rebatch-check.ts';
 import { instantiate, refuseUnsupported, TypeWalk } from './static.ts';
 import { allocate, elementCount, int64s, sameShape, type Tensor, toNumbers, wrap } from './tensor.ts';
 
@@ -44,6 +45,9 @@ interface Place {
 }
 
 const reshaping: ReadonlySet<string> = new Set(['Reshape', 'Flatten', 'Squeeze', 'Unsqueeze']);
+const recurrent: ReadonlySet<string> = new Set(['GRU', 'LSTM', 'RNN']);
+/** The positions of a recurrent node's initial states. */
+const statePositions = [5, 6] as const;
 
 class Rebatcher {
   readonly #graph: Graph;
@@ -99,29 +103,9 @@ class Rebatcher {
       initializers: new Map([...this.#initializers].filter(([name]) => used.has(name))),
       nodes: this.#nodes,
     };
-    this.#verify(result);
+    const problem = freedDifference(this.#graph, result, this.#batchSize);
+    if (problem !== undefined) throw new FixedBatch(problem);
     return result;
-  }
-
-  /** Checks that at its own size the adapted graph equals the original, and that a third size works. */
-  #verify(result: Graph): void {
-    const before = instantiate(this.#graph, this.#batchSize);
-    const after = instantiate(result, this.#batchSize);
-    for (const [name, { shape }] of before.types) {
-      const now = after.types.get(name);
-      if (
-        now !== undefined &&
-        this.#graph.nodes.some(({ outputs }) => outputs.includes(name)) &&
-        !sameShape(now.shape, shape)
-      )
-        throw new FixedBatch(name);
-    }
-    instantiate(result, this.#batchSize + 3);
-    // If the nodes themselves depend on the size, it is not a batch but the length of an unrolled sequence.
-    const [few, many] = [this.#batchSize + 3, this.#batchSize + 4].map((size) =>
-      instantiate(result, size, { simplify: false }),
-    );
-    if (few?.graph.nodes.length !== many?.graph.nodes.length) throw new FixedBatch('the nodes');
   }
 
   #hasBatch(input: ValueInfo): boolean {
@@ -197,6 +181,7 @@ class Rebatcher {
     if (node.operator === 'Reshape' && constantTarget && this.#place(input) !== undefined)
       return this.#adaptReshape(node);
     if (node.operator === 'Expand' && constantTarget) return this.#adaptExpand(node);
+    if (recurrent.has(node.operator)) return this.#adaptStates(node);
     try {
       this.#there.visit(node);
       return node;
@@ -263,7 +248,33 @@ class Rebatcher {
       return { ...node, inputs: [input, this.#constant(int64s(kept), `${node.name}.target`)] };
     }
     if (this.#batchSize === 1 || sizes[0] !== this.#batchSize || (offset <= 0 && shape[-offset] !== 1)) return node;
-    return { ...node, inputs: [input, this.#targetWithBatch(this.#graph.inputs[0]?.name ?? '', 0, sizes, node)] };
+    return { ...node, inputs: [input, this.#withBatch(sizes, { axis: 0, from: this.#firstInput, fromAxis: 0, node })] };
+  }
+
+  /**
+   * A recurrent node whose initial states are the same for every sample: zeros, which are the default, are left out;
+   * others, of a model exported for one sample, are expanded to the batch.
+   */
+  #adaptStates(node: Node): Node {
+    const [x = ''] = node.inputs;
+    const axis = intAttribute(node, 'layout', 0) === 0 ? 1 : 0;
+    const inputs = node.inputs.map((name, position) => {
+      if (!statePositions.some((one) => one === position) || name === '') return name;
+      if (this.#place(x)?.axis !== axis || this.#place(name) !== undefined) return name;
+      const value = this.#here.constants.get(name);
+      if (value?.data.every((element: number | bigint) => Number(element) === 0) === true) return '';
+      const { shape } = this.#here.type(name);
+      if (this.#batchSize !== 1 || shape[axis] !== 1) return name;
+      return this.#inserted(
+        'Expand',
+        name,
+        this.#withBatch(
+          shape.map(() => 1),
+          { axis, from: x, fromAxis: axis, node },
+        ),
+      );
+    });
+    return { ...node, inputs };
   }
 
   /**
@@ -273,7 +284,8 @@ class Rebatcher {
   #adaptConstants(node: Node): Node {
     const inputs = node.inputs.map((name) => {
       const value = this.#there.constants.get(name);
-      return value === undefined || this.#batchSize === 1 ? name : this.#oneSample(name, value);
+      if (value === undefined) return name;
+      return this.#batchSize === 1 ? this.#repeated(name, value, node) : this.#oneSample(name, value);
     });
     const adapted = { ...node, inputs: node.operator === 'Concat' ? this.#repeatForConcat(node, inputs) : inputs };
     this.#there.visit(adapted);
@@ -291,6 +303,27 @@ class Rebatcher {
     return this.#constant(wrap(type, [1, ...shape.slice(1)], first), `${name}.sample`);
   }
 
+  /**
+   * A constant of a model exported for one sample with the entries of one sample (of each attention head) on an axis in
+   * which another input has those of all samples: repeated for each sample.
+   */
+  #repeated(name: string, { shape }: Tensor, node: Node): string {
+    for (const other of node.inputs) {
+      const place = other === '' || other === name ? undefined : this.#place(other);
+      if (place === undefined) continue;
+      const sizes = this.#here.type(other).shape;
+      const axis = place.axis - sizes.length + shape.length;
+      const count = sizes[place.axis] as number;
+      if (count === 1 || shape[axis] !== count || place.inner !== count) continue;
+      const repeats = this.#withBatch(
+        shape.map(() => 1),
+        { axis, from: this.#firstInput, fromAxis: 0, node },
+      );
+      return this.#inserted('Tile', name, repeats);
+    }
+    return name;
+  }
+
   /** Inputs of Concat that have one entry for all samples, repeated to the size of the one with the batch. */
   #repeatForConcat(node: Node, inputs: readonly string[]): readonly string[] {
     const model = inputs.find((name) => this.#place(name) !== undefined);
@@ -299,30 +332,34 @@ class Rebatcher {
     const ones = this.#here.type(model).shape.map(() => 1);
     return inputs.map((name) => {
       if (this.#place(name) !== undefined || this.#there.type(name).shape[axis] !== 1) return name;
-      const repeated = freshName(`${name}.repeated`, this.#names);
-      const target = this.#targetWithBatch(model, axis, ones, node);
-      this.#add({
-        operator: 'Expand',
-        domain: '',
-        name: repeated,
-        inputs: [name, target],
-        outputs: [repeated],
-        attributes: {},
-      });
-      return repeated;
+      return this.#inserted('Expand', name, this.#withBatch(ones, { axis, from: model, fromAxis: axis, node }));
     });
   }
 
-  /** `sizes`, with `model`'s size on `axis` at that position, computed in the graph. */
-  #targetWithBatch(model: string, axis: number, sizes: readonly number[], node: Node): string {
+  /** A new node's result. */
+  #inserted(operator: 'Expand' | 'Tile', name: string, sizes: string): string {
+    const result = freshName(`${name}.repeated`, this.#names);
+    this.#add({ operator, domain: '', name: result, inputs: [name, sizes], outputs: [result], attributes: {} });
+    return result;
+  }
+
+  get #firstInput(): string {
+    return this.#graph.inputs[0]?.name ?? '';
+  }
+
+  /** `sizes`, with the size of `from` on `fromAxis` at position `axis`, computed in the graph. */
+  #withBatch(
+    sizes: readonly number[],
+    { axis, from, fromAxis, node }: { axis: number; from: string; fromAxis: number; node: Node },
+  ): string {
     const size = freshName(`${node.name}.batch`, this.#names);
     this.#add({
       operator: 'Shape',
       domain: '',
       name: size,
-      inputs: [model],
+      inputs: [from],
       outputs: [size],
-      attributes: { start: int(axis), end: int(axis + 1) },
+      attributes: { start: int(fromAxis), end: int(fromAxis + 1) },
     });
     const parts = [sizes.slice(0, axis), sizes.slice(axis + 1)].map((part) =>
       part.length === 0 ? [] : [this.#constant(int64s(part), `${node.name}.sizes`)],

@@ -12,13 +12,14 @@ import { scheduleNames } from '../../schedule/schedules.ts';
 import { programText } from '../../schedule/text.ts';
 import { checkWritable, readText, writeJson } from '../files.ts';
 import { collected, positive } from '../flag-values.ts';
+import { addSizeFlags, type SizeOptions } from '../model-options.ts';
 import { createOutput } from '../output.ts';
 import { readPin, searchPlan } from '../planning.ts';
 import { planningProfile } from '../planning-profile.ts';
 import { showPicture } from '../report.ts';
 import { duration, type Terminal } from '../terminal.ts';
 
-interface PlanCommandOptions {
+interface PlanCommandOptions extends SizeOptions {
   readonly model?: string;
   readonly profile?: string;
   readonly cluster?: string;
@@ -42,7 +43,7 @@ interface PlanCommandOptions {
 
 /** Adds the command. */
 export function addPlan(program: Command): Command {
-  return program
+  const command = program
     .command('plan')
     .description('plan a hybrid pipeline for a cluster')
     .option('--profile <FILE>', 'a profile that asteroid profile or a run wrote')
@@ -73,7 +74,8 @@ export function addPlan(program: Command): Command {
     )
     .option('--profile-out <FILE>', 'write the profile that the plan was made from')
     .option('--print', 'print the passes of each device in a round, too')
-    .option('-o, --output <FILE>', 'write what --json prints')
+    .option('-o, --output <FILE>', 'write what --json prints');
+  return addSizeFlags(command)
     .addHelpText(
       'after',
       '\nExample:\n  $ asteroid plan --profile profile.json --cluster cluster.yaml --batch 64 -o plan.json' +

@@ -23,6 +23,8 @@ export interface MeasureOptions {
   /** Patterns as in --freeze and --freeze-all-but. Default: everything is trained. */
   readonly freeze?: readonly string[];
   readonly freezeAllBut?: readonly string[];
+  /** Patterns as in --train. Default: none. */
+  readonly train?: readonly string[];
   readonly clock: Clock;
   onProgress(done: number, total: number): void;
 }
@@ -53,8 +55,9 @@ export function assumedLabel(sequence: LayerSequence): CutTensor {
 
 /** Measures all layers here. */
 export async function measureHere(model: LoadedModel, options: MeasureOptions): Promise<Profile> {
-  const { freeze = [], freezeAllBut = [] } = options;
-  const { sequence, frozen } = trainedLayers(model.graph, { loss: 'cross-entropy', freeze, freezeAllBut });
+  const { freeze = [], freezeAllBut = [], train = [] } = options;
+  const tuning = { loss: 'cross-entropy', freeze, freezeAllBut, train } as const;
+  const { sequence, frozen } = trainedLayers(model.graph, tuning, model.choices);
   const engine = await createComputeThread({ engine: options.engine, threadCount: options.threads });
   try {
     const batchSizes = profilePoints(options.largestBatch, sequence.fixedBatch);

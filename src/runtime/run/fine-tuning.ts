@@ -1,5 +1,5 @@
-// What of a model a run trains: the parameters that stay as they are (--freeze, --freeze-all-but), and the layers that
-// follow from that.
+// What of a model a run trains: the parameters that stay as they are (--freeze, --freeze-all-but), the tensors that are
+// parameters although nothing says so (--train), and the layers that follow from that.
 
 import type { Plan } from '../../cluster/cluster.ts';
 import { InputError } from '../../errors.ts';
@@ -7,12 +7,15 @@ import { freezeBatchNormalization } from '../../graph/freeze.ts';
 import type { Graph } from '../../graph/graph.ts';
 import { forwardOnlyCount, type LayerSequence, layers } from '../../graph/layers.ts';
 import { withLogits } from '../../graph/logits.ts';
+import type { WeightChoice } from '../../graph/onnx/parameters.ts';
 
 /** The settings that decide what is trained. */
 export interface FineTuning {
   readonly loss: 'cross-entropy' | 'mse';
   readonly freeze: readonly string[];
   readonly freezeAllBut: readonly string[];
+  /** Default: none. */
+  readonly train?: readonly string[];
 }
 
 /** A model as a run trains it. */
@@ -26,11 +29,18 @@ export interface TrainedLayers {
 
 /**
  * The layers of a model in training mode, with what is frozen: batch normalization of frozen layers stays in inference
- * mode, and a Softmax at the end is left to the loss. Throws InputError for a pattern that matches nothing, and where
- * nothing is left to train.
+ * mode, and a Softmax at the end is left to the loss. `choices` are those of the file's tensors (ImportedModel): they
+ * say what --train may name, and a note lists the guesses among them. Throws InputError for a pattern that matches
+ * nothing, and where nothing is left to train.
  */
-export function trainedLayers(graph: Graph, { loss, freeze, freezeAllBut }: FineTuning): TrainedLayers {
-  const notes: string[] = [];
+export function trainedLayers(
+  model: Graph,
+  { loss, freeze, freezeAllBut, train = [] }: FineTuning,
+  choices: readonly WeightChoice[] = [],
+): TrainedLayers {
+  const graph = withMoreParameters(model, choices, train);
+  const guesses = guessesNote(choices, { freeze, freezeAllBut, train });
+  const notes: string[] = guesses === undefined ? [] : [guesses];
   const { graph: open, softmax } = loss === 'cross-entropy' ? withLogits(graph) : { graph, softmax: undefined };
   if (softmax !== undefined)
     notes.push('The model ends in a Softmax: the loss takes the logits before it, and the trained model keeps it.');
@@ -46,6 +56,44 @@ export function trainedLayers(graph: Graph, { loss, freeze, freezeAllBut }: Fine
         'and keep nothing.',
     );
   return { sequence, frozen: used, notes };
+}
+
+/** The graph in which the tensors that match a pattern of --train are parameters, too, in the file's order. */
+function withMoreParameters(graph: Graph, choices: readonly WeightChoice[], train: readonly string[]): Graph {
+  if (train.length === 0) return graph;
+  const buffers = new Set(graph.buffers);
+  const mayBe = new Set([...graph.parameters, ...choices.map(({ name }) => name)]);
+  const names = [...graph.initializers.keys()].filter((name) => mayBe.has(name) && !buffers.has(name));
+  const added = matching(names, train, '--train');
+  const parameters = new Set([...graph.parameters, ...added]);
+  return { ...graph, parameters: names.filter((name) => parameters.has(name)) };
+}
+
+/** How many tensors the note lists. */
+const listedCount = 12;
+
+/** What the file does not say and no pattern decides, or undefined if there is nothing. */
+function guessesNote(
+  choices: readonly WeightChoice[],
+  { freeze, freezeAllBut, train }: Required<Omit<FineTuning, 'loss'>>,
+): string | undefined {
+  if (freezeAllBut.length > 0) return undefined;
+  const decided = [...freeze, ...train].map(patternExpression);
+  const guesses = choices.filter(({ name, isSure }) => !isSure && !decided.some((pattern) => pattern.test(name)));
+  if (guesses.length === 0) return undefined;
+  const rows = guesses
+    .slice(0, listedCount)
+    .map(
+      ({ name, shape, isTrained, why }) =>
+        `${isTrained ? 'trained' : 'fixed  '}  ${name} [${shape.join(', ')}]: ${why}`,
+    );
+  const rest =
+    guesses.length > listedCount ? [`and ${guesses.length - listedCount} more: asteroid inspect lists all`] : [];
+  return [
+    'The file does not say whether these tensors are parameters; --freeze and --train decide otherwise:',
+    ...rows,
+    ...rest,
+  ].join('\n');
 }
 
 /** The plan, knowing which of the model's layers only run forward. */
@@ -81,18 +129,23 @@ export function frozenNames(
 function matching(parameters: readonly string[], patterns: readonly string[], flag: string): Set<string> {
   const found = new Set<string>();
   for (const pattern of patterns) {
-    const expression = new RegExp(`^${pattern.replace(/[.+?^${}()|[\]\\]/g, '\\$&').replace(/\*/g, '.*')}$`);
+    const expression = patternExpression(pattern);
     const matches = parameters.filter((name) => expression.test(name));
     if (matches.length === 0) {
       const close = closest(pattern, parameters).join(', ');
       throw new InputError(
-        `${flag} ${pattern} matches no parameter: ` +
+        `${flag} ${pattern} matches no ${flag === '--train' ? 'float tensor' : 'parameter'}: ` +
           `${parameters.length > shownCount ? 'the closest of the model’s names are' : 'the model has'} ${close}.`,
       );
     }
     for (const name of matches) found.add(name);
   }
   return found;
+}
+
+/** `*` stands for any text. */
+function patternExpression(pattern: string): RegExp {
+  return new RegExp(`^${pattern.replace(/[.+?^${}()|[\]\\]/g, '\\$&').replace(/\*/g, '.*')}$`);
 }
 
 /** How many names an error lists. */

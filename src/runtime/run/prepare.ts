@@ -60,7 +60,7 @@ export type HostCheck = (settings: Pick<TrainSettings, 'host' | 'tlsCert' | 'tls
 /** Fits settings, model, data and the host's addresses together. Throws InputError where they do not fit. */
 export function prepareRunOn(checkHost: HostCheck, input: SessionInput): PreparedRun {
   const { settings, model, checkpoint, test } = input;
-  const { sequence, frozen, notes } = trainedLayers(sizedByData(model.graph, input.train), settings);
+  const { sequence, frozen, notes } = trainedLayers(sizedByData(model.graph, input.train), settings, model.choices);
   const dataset = bindToModel(input.train, sequence, settings.loss);
   if (test !== undefined) bindToModel(test, sequence, settings.loss);
   const order = {

@@ -35,6 +35,10 @@ export interface TrainSettings {
   readonly freezeAllBut: readonly string[];
   /** How thoroughly devices measure the model before the first round. */
   readonly profile: Thoroughness;
+  /** Patterns of tensors that are trained although the file does not show that they are parameters. */
+  readonly train: readonly string[];
+  /** Which statistics batch normalization uses; absent: the batch's, with a note where the file was for inference. */
+  readonly batchNorm?: 'inference' | 'training';
   readonly planner: string;
   /** One of schedule/generate.ts, or `autoSchedule`. */
   readonly schedule: string;
