@@ -7,6 +7,8 @@
 // (differences between last stages would be mostly noise). All are measured in turn.
 
 import { defined } from '../../../assert.ts';
+import type { DeviceTimes } from '../../../cluster/cluster.ts';
+import { measuredOverhead } from '../../../cluster/overhead.ts';
 import { type LayerSequence, parameterBytes } from '../../../graph/layers.ts';
 import { median } from '../../../statistics.ts';
 import { at, joined, partOf, type Range, rangesOf, sum, sumsByPart } from './parts.ts';
@@ -208,6 +210,40 @@ export function calibratedTimes(
   };
 }
 
+/** The times of a device as a profile has them, from its layers' times by batch size and what it pays besides. */
+export function deviceTimes(
+  sequence: LayerSequence,
+  frozen: readonly string[],
+  calibrated: readonly CalibratedTimes[],
+  {
+    fusedFactors,
+    callsMs,
+    mainMs,
+    updateMs,
+  }: {
+    /** By batch size. */
+    readonly fusedFactors: readonly number[];
+    /** Of a micro-batch, which has two passes. */
+    readonly callsMs: number;
+    readonly mainMs: number | undefined;
+    /** Of the whole model; undefined: not known. */
+    readonly updateMs: number | undefined;
+  },
+): DeviceTimes {
+  return {
+    forwardMs: calibrated.map(({ forwardMs }) => forwardMs),
+    backwardMs: calibrated.map(({ backwardMs }) => backwardMs),
+    backwardInputMs: calibrated.map(({ backwardInputMs }) => backwardInputMs),
+    backwardWeightMs: calibrated.map(({ backwardWeightMs }) => backwardWeightMs),
+    ...(updateMs === undefined ? {} : { updateMs: sharedByWeight(sequence, frozen, updateMs) }),
+    ...measuredOverhead(calibrated, {
+      fusedFactors,
+      callMs: callsMs / 2,
+      wakeMs: mainMs === undefined ? undefined : mainMs / 2,
+    }),
+  };
+}
+
 /** Computes one micro-batch of the whole model: memory that the process has never touched makes first runs slow. */
 export async function warmUp(request: CalibrationRequest): Promise<void> {
   await withTrial(request, [0, request.alone.length], 'step', (trial) => trial.microBatch());
@@ -219,11 +255,7 @@ export async function timeWholeUpdate(request: CalibrationRequest): Promise<numb
 }
 
 /** An update's time goes with the bytes that it changes. */
-export function sharedByWeight(
-  sequence: LayerSequence,
-  frozen: readonly string[],
-  updateMs: number,
-): readonly number[] {
+function sharedByWeight(sequence: LayerSequence, frozen: readonly string[], updateMs: number): readonly number[] {
   const isFrozen = new Set(frozen);
   const bytes = sequence.layers.map((layer) =>
     parameterBytes(sequence, { ...layer, parameters: layer.parameters.filter((name) => !isFrozen.has(name)) }),

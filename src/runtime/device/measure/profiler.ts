@@ -5,7 +5,6 @@
 
 import { defined } from '../../../assert.ts';
 import type { DeviceTimes, LayerProfile } from '../../../cluster/cluster.ts';
-import { measuredOverhead } from '../../../cluster/overhead.ts';
 import type { Engine } from '../../../engine/engine.ts';
 import { cutBytes, frozenBytes, type Layer, type LayerSequence, parameterBytes } from '../../../graph/layers.ts';
 import { median } from '../../../statistics.ts';
@@ -15,7 +14,7 @@ import {
   type Calibration,
   calibrate,
   calibratedTimes,
-  sharedByWeight,
+  deviceTimes,
   timeWholeUpdate,
   warmUp,
 } from './calibration.ts';
@@ -85,19 +84,12 @@ async function timeParts(
     onStep();
   }
   const mainMs = calibrations.map((calibration) => calibration.mainMs).filter((ms) => ms !== undefined);
-  return {
-    forwardMs: calibrated.map(({ forwardMs }) => forwardMs),
-    backwardMs: calibrated.map(({ backwardMs }) => backwardMs),
-    backwardInputMs: calibrated.map(({ backwardInputMs }) => backwardInputMs),
-    backwardWeightMs: calibrated.map(({ backwardWeightMs }) => backwardWeightMs),
-    ...(updateMs === undefined ? {} : { updateMs: sharedByWeight(sequence, training.frozen, updateMs) }),
-    // A micro-batch has two passes.
-    ...measuredOverhead(calibrated, {
-      fusedFactors: calibrations.map(({ fused }) => fused),
-      callMs: defined(calibrations[0], 'a calibration').callsMs / 2,
-      wakeMs: mainMs.length === 0 ? undefined : median(mainMs) / 2,
-    }),
-  };
+  return deviceTimes(sequence, training.frozen, calibrated, {
+    fusedFactors: calibrations.map(({ fused }) => fused),
+    callsMs: defined(calibrations[0], 'a calibration').callsMs,
+    mainMs: mainMs.length === 0 ? undefined : median(mainMs),
+    updateMs,
+  });
 }
 
 function layerProfiles(

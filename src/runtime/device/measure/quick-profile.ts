@@ -4,12 +4,10 @@
 // profile (profiler.ts).
 
 import { defined } from '../../../assert.ts';
-import type { DeviceTimes } from '../../../cluster/cluster.ts';
-import { measuredOverhead } from '../../../cluster/overhead.ts';
 import type { Engine } from '../../../engine/engine.ts';
 import { cutBytes, type LayerSequence } from '../../../graph/layers.ts';
 import { median } from '../../../statistics.ts';
-import { calibratedTimes, type Factors, layersMs, noSplit, partFactors, sharedByWeight } from './calibration.ts';
+import { calibratedTimes, deviceTimes, type Factors, layersMs, noSplit, partFactors } from './calibration.ts';
 import { type LayerTrialOptions, type Runs, scaledTrial, timeEmptyRun, timeLayersAt } from './layer-trials.ts';
 import type { FoundTimes, ProfileOptions } from './measurement.ts';
 import { at, partStarts, rangesOf, sum, sumsByPart } from './parts.ts';
@@ -55,18 +53,11 @@ export async function quickTimes(
   const calibrated = batchSizes.map((size) =>
     calibratedTimes(found.factors, onLine({ small, smallest, large, batchSize }, size)),
   );
-  const times: DeviceTimes = {
-    forwardMs: calibrated.map(({ forwardMs }) => forwardMs),
-    backwardMs: calibrated.map(({ backwardMs }) => backwardMs),
-    backwardInputMs: calibrated.map(({ backwardInputMs }) => backwardInputMs),
-    backwardWeightMs: calibrated.map(({ backwardWeightMs }) => backwardWeightMs),
-    ...(found.updateMs === undefined ? {} : { updateMs: sharedByWeight(sequence, training.frozen, found.updateMs) }),
-    ...measuredOverhead(calibrated, {
-      fusedFactors: batchSizes.map(() => found.factors.fused),
-      callMs: callsMs / 2,
-      wakeMs: found.mainMs === undefined ? undefined : found.mainMs / 2,
-    }),
-  };
+  const times = deviceTimes(sequence, training.frozen, calibrated, {
+    ...found,
+    fusedFactors: batchSizes.map(() => found.factors.fused),
+    callsMs,
+  });
   return { times, largest: large, batchSize };
 }
 
