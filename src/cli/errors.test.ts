@@ -261,14 +261,24 @@ const cases: readonly Case[] = [
     args: ['train', ...model, '--data', `npy:${at('x.npy')},${at('high.npy')}`],
     says:
       `The label 3 at row 7 of ${at('high.npy')} is outside 0…2: the model has 3 outputs; ` +
-      'correct the labels or take a model with more outputs.',
+      'correct the labels, take a model with more outputs, or leave such labels out with --ignore-label 3.',
   },
   {
     name: 'a label below 0',
     args: ['train', ...model, '--data', `npy:${at('x.npy')},${at('low.npy')}`],
     says:
       `The label -1 at row 19 of ${at('low.npy')} is outside 0…2: the model has 3 outputs; ` +
-      'correct the labels or take a model with more outputs.',
+      'correct the labels, take a model with more outputs, or leave such labels out with --ignore-label -1.',
+  },
+  {
+    name: 'an output that the model does not have',
+    args: ['train', ...model, '--data', `npy:${at('x.npy')},${at('y.npy')}`, '--output', 'logits'],
+    says: '--output logits is not an output of the model: it has y.',
+  },
+  {
+    name: 'eval with a label to leave out that is no number',
+    args: ['eval', ...model, '--data', `npy:${at('x.npy')},${at('y.npy')}`, '--ignore-label', 'void'],
+    says: '--ignore-label void must be a whole number.',
   },
   {
     name: 'fewer labels than inputs',
@@ -545,7 +555,7 @@ const cases: readonly Case[] = [
     args: ['eval', ...model, '--data', `npy:${at('x.npy')},${at('high.npy')}`],
     says:
       `The label 3 at row 7 of ${at('high.npy')} is outside 0…2: the model has 3 outputs; ` +
-      'correct the labels or take a model with more outputs.',
+      'correct the labels, take a model with more outputs, or leave such labels out with --ignore-label 3.',
   },
   {
     name: 'export of a folder that is not a run',

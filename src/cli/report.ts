@@ -7,6 +7,7 @@ import { processMiB } from '../cluster/memory.ts';
 import { elementCount } from '../graph/tensor.ts';
 import type { Observer, RunEvent } from '../runtime/protocol/events.ts';
 import type { PreparedRun } from '../runtime/run/prepare.ts';
+import { roundsPerEpoch } from '../training/data/order.ts';
 import { Progress } from './progress.ts';
 import { bandwidth, bar, command, counted, duration, grouped, labelWidth, memory, type Terminal } from './terminal.ts';
 
@@ -32,7 +33,7 @@ export function humanReporter(terminal: Terminal, now: () => number): Observer {
 
 /** Says what will be trained on which data, before training begins. */
 export function describeRun(
-  { settings, model, subject, dataset, test, machine }: PreparedRun,
+  { settings, model, subject, dataset, test, machine, order }: PreparedRun,
   terminal: Terminal,
 ): void {
   const { parameters, initializers } = subject.sequence.graph;
@@ -46,7 +47,10 @@ export function describeRun(
   const tested = test === undefined ? '' : `, ${grouped(test.sampleCount)} others to test`;
   terminal.section('Data', `${dataset.name}: ${grouped(dataset.sampleCount)} samples to train${tested}`);
   const from = machine.firstRound > 0 ? `, from round ${machine.firstRound}` : '';
-  const rounds = `${counted(machine.endRound, 'round')} of ${counted(settings.batch, 'sample')}${from}`;
+  const { restSize = 0 } = order;
+  const last =
+    restSize > 0 && roundsPerEpoch(order) <= machine.endRound ? ` (${restSize} in the last of an epoch)` : '';
+  const rounds = `${counted(machine.endRound, 'round')} of ${counted(settings.batch, 'sample')}${last}${from}`;
   const lrSchedule = settings.lrSchedule === 'constant' ? '' : `, ${settings.lrSchedule}`;
   terminal.section('Settings', `${rounds}; ${settings.optimizer}, learning rate ${settings.lr}${lrSchedule}`);
   if (settings.workers > 0)

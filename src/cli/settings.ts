@@ -9,6 +9,7 @@ import { compressModes } from '../planner/compress.ts';
 import { thoroughnesses } from '../runtime/protocol/profile-points.ts';
 import { autoSchedule, type TrainSettings } from '../runtime/run/settings.ts';
 import { scheduleNames } from '../schedule/schedules.ts';
+import { lossKinds } from '../training/losses.ts';
 
 interface Setting {
   /** The flag's argument, such as 'N'; absent for switches. */
@@ -75,6 +76,11 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     schema: wholeOrZero,
   },
   batch: { argument: 'N', description: 'samples of an update', schema: whole, default: 32 },
+  dropLast: {
+    description: 'leave out what does not fill the last batch of an epoch (default: a smaller batch)',
+    schema: toggle,
+    default: false,
+  },
   microBatch: {
     argument: 'N',
     description: 'samples that travel through the pipeline at once (default: the planner chooses)',
@@ -104,9 +110,23 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   clipNorm: { argument: 'N', description: 'largest norm of the whole gradient', schema: positive },
   loss: {
     argument: 'NAME',
-    description: 'cross-entropy | mse',
-    schema: z.enum(['cross-entropy', 'mse']),
+    description:
+      'cross-entropy (labels: class numbers) | binary-cross-entropy (0 or 1 for each output; a Sigmoid at the end ' +
+      'belongs to it) | mse',
+    schema: z.enum(lossKinds),
     default: 'cross-entropy',
+  },
+  output: {
+    argument: 'NAME',
+    description: "the model's output that the loss takes (default: its first)",
+    schema: text,
+  },
+  ignoreLabel: {
+    argument: 'N',
+    description: 'labels that are left out of loss, accuracy and gradient, such as 255; −100 always is',
+    schema: numeric(
+      z.number().int('must be a whole number').min(-1e9, 'must be at least -1e9').max(1e9, 'must be at most 1e9'),
+    ),
   },
   freeze: {
     argument: 'PATTERN',
@@ -359,6 +379,11 @@ function checked(settings: TrainSettings): TrainSettings {
     );
   }
   checkStrict(settings);
+  if (settings.ignoreLabel !== undefined && settings.loss === 'mse')
+    throw new InputError(
+      `--ignore-label ${settings.ignoreLabel} does not go with --loss mse, whose targets are numbers: ` +
+        'leave such samples out of the data.',
+    );
   if (settings.nesterov && (settings.optimizer !== 'sgd' || settings.momentum === 0)) {
     throw new InputError('--nesterov needs --optimizer sgd and a --momentum above 0.');
   }

@@ -6,10 +6,11 @@ import type { Phase } from '../protocol/events.ts';
 import type { Change, Proposal } from '../protocol/layout-change.ts';
 import type { LinkMeasurement, RoundResult, ToCoordinator, ToWorker } from '../protocol/messages.ts';
 import type { Thoroughness } from '../protocol/profile-points.ts';
+import type { RoundBatches } from '../protocol/round-batch.ts';
 import type { Holding } from './holdings.ts';
 
 /** What does not change during a run. */
-export interface MachineConfig {
+export interface MachineConfig extends RoundBatches {
   readonly workerCount: number;
   readonly firstRound: number;
   /** Rounds [firstRound, endRound). */
@@ -18,7 +19,6 @@ export interface MachineConfig {
   readonly checkpointEvery: number;
   /** Rounds between further checkpoints, at which the run is tested. Absent: none. */
   readonly evaluateEvery?: number;
-  readonly batchSize: number;
   /**
    * Rounds that are granted beyond the oldest that has not committed; devices may prepare as many before it commits.
    * Default 1: they compute one round ahead and prepare it after the commit.
@@ -42,7 +42,7 @@ export interface MachineConfig {
   /** When all devices are gone: wait for others. Default false: the run ends. */
   readonly waitForDevices?: boolean;
   learningRate(round: number): number;
-  /** The gradient scale for a global squared norm (clipping), 1 without. */
+  /** The gradient scale for the squared norm of the mean's gradient (clipping), 1 without. */
   gradientScale(squaredNorm: number): number;
 }
 
@@ -114,6 +114,8 @@ export interface MachineState {
   readonly prepared: Readonly<Record<number, Readonly<Record<string, RoundResult>>>>;
   readonly checkpointRound: number | undefined;
   readonly stopRequested: boolean;
+  /** A round whose loss or gradients are not finite: the run ends before it. Absent: none is known. */
+  readonly notFiniteRound?: number;
   /** Links that broke between live devices, by pair, since a round last committed. */
   readonly brokenLinks: Readonly<Record<string, number>>;
   /** Devices that others have lost the link to, while they are asked whether they live. */
@@ -228,6 +230,7 @@ export type MachineEffect =
   | { readonly kind: 'write-checkpoint'; readonly round: number }
   | { readonly kind: 'phase'; readonly phase: Phase }
   | { readonly kind: 'finish'; readonly round: number; readonly stopped: boolean }
-  | { readonly kind: 'fail'; readonly message: string };
+  /** `notFiniteRound`: in a round whose numbers are not finite. */
+  | { readonly kind: 'fail'; readonly message: string; readonly notFiniteRound?: number };
 
 export type Step = readonly [MachineState, readonly MachineEffect[]];

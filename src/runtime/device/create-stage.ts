@@ -2,7 +2,7 @@
 
 import { assert } from '../../assert.ts';
 import type { Engine } from '../../engine/engine.ts';
-import { compileStage, type StageStore } from './compiled-stages.ts';
+import { type CompiledStage, compileStage, type StageStore } from './compiled-stages.ts';
 import { EngineStage } from './engine-stage.ts';
 import type { GrainLayout } from './grained-passes.ts';
 import type { StagePort } from './stage.ts';
@@ -11,7 +11,8 @@ import type { StageOptions } from './stage-graphs.ts';
 /** Compiles a stage, with what `store` kept of it; its state is loaded afterwards. */
 export async function createStage(engine: Engine, options: StageOptions, store?: StageStore): Promise<StagePort> {
   const inner = compiledOptions(options);
-  return new EngineStage(engine, inner, await compileStage(engine, inner, store), grainsOf(options));
+  const compile = (rest: StageOptions): Promise<CompiledStage> => compileStage(engine, rest, store);
+  return new EngineStage(engine, inner, await compile(inner), { grains: grainsOf(options), compile });
 }
 
 /** Undefined outside of strict runs. */

@@ -133,6 +133,10 @@ export interface ToWorker {
     readonly learningRate: number;
     /** Send a copy of the state before this round to the stage's backup, once it is committed. */
     readonly replicate: boolean;
+    /** Samples of the round's batch. Absent: it is whole. */
+    readonly sampleCount?: number;
+    /** What sums of losses and gradients are multiplied by (round-batch.ts). Absent: 1. */
+    readonly factor?: number;
   };
   readonly commit: { readonly round: number; readonly gradientScale: number };
   /** `withState` false: statistics only. */
@@ -166,7 +170,13 @@ const toWorker: Schemas<ToWorker> = {
   }),
   deploy: z.object({ plan, round: count, moves, stateCount: count, peers: peerAddresses }),
   state,
-  round: z.object({ round: count, learningRate: z.number().min(0), replicate: z.boolean() }),
+  round: z.object({
+    round: count,
+    learningRate: z.number().min(0),
+    replicate: z.boolean(),
+    sampleCount: size.exactOptional(),
+    factor: z.number().min(0).exactOptional(),
+  }),
   commit: z.object({ round: count, gradientScale: z.number().min(0) }),
   snapshot: z.object({ round: count, withState: z.boolean() }),
   release: z.object({ before: count }),

@@ -6,12 +6,15 @@ import { InputError } from '../../errors.ts';
 import { freezeBatchNormalization } from '../../graph/freeze.ts';
 import type { Graph } from '../../graph/graph.ts';
 import { forwardOnlyCount, type LayerSequence, layers } from '../../graph/layers.ts';
-import { withLogits } from '../../graph/logits.ts';
 import type { WeightChoice } from '../../graph/onnx/parameters.ts';
+import type { LossKind } from '../../training/losses.ts';
+import { outputOf } from './trained-output.ts';
 
 /** The settings that decide what is trained. */
 export interface FineTuning {
-  readonly loss: 'cross-entropy' | 'mse';
+  readonly loss: LossKind;
+  /** The output that the loss takes. Default: the first. */
+  readonly output?: string;
   readonly freeze: readonly string[];
   readonly freezeAllBut: readonly string[];
   /** Default: none. */
@@ -29,21 +32,19 @@ export interface TrainedLayers {
 
 /**
  * The layers of a model in training mode, with what is frozen: batch normalization of frozen layers stays in inference
- * mode, and a Softmax at the end is left to the loss. `choices` are those of the file's tensors (ImportedModel): they
- * say what --train may name, and a note lists the guesses among them. Throws InputError for a pattern that matches
+ * mode, and what squashes the output is left to the loss. `choices` are those of the file's tensors (ImportedModel):
+ * they say what --train may name, and a note lists the guesses among them. Throws InputError for a pattern that matches
  * nothing, and where nothing is left to train.
  */
 export function trainedLayers(
   model: Graph,
-  { loss, freeze, freezeAllBut, train = [] }: FineTuning,
+  { loss, output, freeze, freezeAllBut, train = [] }: FineTuning,
   choices: readonly WeightChoice[] = [],
 ): TrainedLayers {
   const graph = withMoreParameters(model, choices, train);
   const guesses = guessesNote(choices, { freeze, freezeAllBut, train });
-  const notes: string[] = guesses === undefined ? [] : [guesses];
-  const { graph: open, softmax } = loss === 'cross-entropy' ? withLogits(graph) : { graph, softmax: undefined };
-  if (softmax !== undefined)
-    notes.push('The model ends in a Softmax: the loss takes the logits before it, and the trained model keeps it.');
+  const { graph: open, notes: ofOutput } = outputOf(graph, loss, output);
+  const notes = [...(guesses === undefined ? [] : [guesses]), ...ofOutput];
   const frozen = frozenNames(open.parameters, { freeze, freezeAllBut });
   const sequence = layers(freezeBatchNormalization(open, frozen), { frozen });
   const { parameters } = sequence.graph;
@@ -75,7 +76,7 @@ const listedCount = 12;
 /** What the file does not say and no pattern decides, or undefined if there is nothing. */
 function guessesNote(
   choices: readonly WeightChoice[],
-  { freeze, freezeAllBut, train }: Required<Omit<FineTuning, 'loss'>>,
+  { freeze, freezeAllBut, train }: Required<Pick<FineTuning, 'freeze' | 'freezeAllBut' | 'train'>>,
 ): string | undefined {
   if (freezeAllBut.length > 0) return undefined;
   const decided = [...freeze, ...train].map(patternExpression);

@@ -2,6 +2,7 @@
 // (cli/settings.ts).
 
 import type { CompressMode } from '../../planner/compress.ts';
+import type { LossKind } from '../../training/losses.ts';
 import type { Thoroughness } from '../protocol/profile-points.ts';
 
 /** Leaves the schedule to the planner. */
@@ -17,6 +18,8 @@ export interface TrainSettings {
   /** Updates between tests; 0: only at the end. Absent: one epoch, or more epochs for at most 20 tests. */
   readonly evalEvery?: number;
   readonly batch: number;
+  /** The samples that do not fill a last batch of an epoch are left out of it. */
+  readonly dropLast: boolean;
   readonly microBatch?: number;
   readonly epochs?: number;
   readonly steps?: number;
@@ -30,7 +33,11 @@ export interface TrainSettings {
   readonly beta2: number;
   readonly epsilon: number;
   readonly clipNorm?: number;
-  readonly loss: 'cross-entropy' | 'mse';
+  readonly loss: LossKind;
+  /** The model's output that the loss takes. Absent: its first. */
+  readonly output?: string;
+  /** A label that is left out of loss, accuracy and gradient, besides −100. */
+  readonly ignoreLabel?: number;
   readonly freeze: readonly string[];
   readonly freezeAllBut: readonly string[];
   /** How thoroughly devices measure the model before the first round. */

@@ -89,7 +89,7 @@ async function place(
   const key = stageIdentity(options);
   const same = layouts.takeLike(key);
   const begin = (stage: StagePort): Layout => {
-    const layout = new Layout({ program, stage, key }, round);
+    const layout = new Layout({ plan, program, stage, key }, round);
     layouts.current = layout;
     context.session.mailbox = new Mailbox(stage.mailboxBytes(plan.microBatchCount));
     return layout;

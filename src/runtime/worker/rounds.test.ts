@@ -36,7 +36,7 @@ async function device(window: number) {
   const stage = await createStage(engine, stageOptionsOf(model, program, plan, undefined));
   for (const { control: entry, tensors } of state)
     stage.load({ ...(entry as Omit<StateEntry, 'value'>), value: defined(tensors?.[0], 'a value') });
-  const layout = new Layout({ program, stage, key: '' }, 0);
+  const layout = new Layout({ plan, program, stage, key: '' }, 0);
   layout.begin(undefined);
   model.layouts.current = layout;
   const topology = { peers: new Set<string>(), backup: 'b', kept: [] };
