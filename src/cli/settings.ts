@@ -187,8 +187,20 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     default: 0,
   },
   remote: { argument: 'N', description: 'also wait for N workers on other machines', schema: wholeOrZero, default: 0 },
-  host: { argument: 'ADDRESS', description: 'the address to listen on', schema: text, default: '127.0.0.1' },
+  host: {
+    argument: 'ADDRESS',
+    description: 'the address to listen on; 0.0.0.0 and :: are all of this machine',
+    schema: text,
+    default: '127.0.0.1',
+  },
   port: { argument: 'N', description: 'the port to listen on; 0 takes a free one', schema: port, default: 0 },
+  advertise: {
+    argument: 'ADDRESS[:PORT]',
+    description:
+      'what other machines dial, where a router, a container or a tunnel leads to this one ' +
+      '(default: the address and port listened on)',
+    schema: text,
+  },
   tlsCert: {
     argument: 'FILE',
     description: "an own certificate (PEM) to listen with, instead of the cluster's",

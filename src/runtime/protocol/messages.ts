@@ -16,6 +16,7 @@
 //   measure-link  measure this link again              link-measured
 //   gone          a device left: do not wait for it    lost-peer      a link to a peer ended
 //   reserve       a layout that may come: be ready     reserved       its stage is prepared, as far as possible
+//   call          a peer cannot reach you: call it     (a call, or bytes over the coordinator: host/relay.ts)
 //   end           the run is over                      leaving        this device wants to go
 //                                                      failed         this worker cannot continue
 //
@@ -84,7 +85,8 @@ const moves: z.ZodType<readonly Move[]> = z
   .array(z.object({ layers: range, from: name.nullable(), to: name }))
   .max(100_000);
 
-const peerAddresses = z.array(z.object({ name, url: z.string().max(300) })).max(2000);
+const peerAddress = z.object({ name, url: z.string().max(300) });
+const peerAddresses = z.array(peerAddress).max(2000);
 
 const deviceTimes = deviceTimesSchema(limits);
 const layerProfiles = z.array(layerSchema(limits));
@@ -147,6 +149,11 @@ export interface ToWorker {
   readonly 'measure-link': { readonly peer: string };
   /** A device left before it was linked to all others: nobody need wait for it. */
   readonly gone: { readonly peer: string };
+  /**
+   * A peer cannot reach this device: it is to call the peer, or else to come to it over the coordinator, which knows
+   * the peer's wish by this ticket.
+   */
+  readonly call: { readonly peer: PeerAddress; readonly ticket: string };
   /** A layout that may come; the answer has the same `id`. */
   readonly reserve: { readonly plan: Plan; readonly id: number };
   readonly end: { readonly reason: string };
@@ -183,6 +190,7 @@ const toWorker: Schemas<ToWorker> = {
   probe: z.object({}),
   'measure-link': z.object({ peer: name }),
   gone: z.object({ peer: name }),
+  call: z.object({ peer: peerAddress, ticket: z.string().min(16).max(64) }),
   reserve: z.object({ plan, id: count }),
   end: z.object({ reason: z.string().max(1000) }),
 };

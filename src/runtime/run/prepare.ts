@@ -57,7 +57,7 @@ export interface PreparedRun extends SessionInput {
 }
 
 /** Throws InputError for an address or certificate files that a coordinator on this machine cannot use. */
-export type HostCheck = (settings: Pick<TrainSettings, 'host' | 'tlsCert' | 'tlsKey'>) => void;
+export type HostCheck = (settings: Pick<TrainSettings, 'host' | 'advertise' | 'tlsCert' | 'tlsKey'>) => void;
 
 /** Fits settings, model, data and the host's addresses together. Throws InputError where they do not fit. */
 export function prepareRunOn(checkHost: HostCheck, input: SessionInput): PreparedRun {

@@ -59,6 +59,8 @@ export interface TrainSettings {
   readonly remote: number;
   readonly host: string;
   readonly port: number;
+  /** ADDRESS[:PORT] that workers dial, if it is not where the coordinator listens. */
+  readonly advertise?: string;
   readonly insecure: boolean;
   /** Files of an own certificate and its key, instead of the cluster's. */
   readonly tlsCert?: string;

@@ -75,6 +75,7 @@ function handlersOf({ context, inbox, links, rounds, statistics }: Parts): Handl
     release: { when: 'at-once', do: ({ control }) => context.model?.layouts.release(control.before) },
     probe: { when: 'at-once', do: () => context.notify('alive', {}) },
     gone: { when: 'at-once', do: ({ control }) => links.gone(control.peer) },
+    call: { when: 'at-once', do: ({ control }) => links.called(control) },
     reserve: { when: 'at-once', do: ({ control }) => reserve(context, control) },
     end: { when: 'at-once', do: ({ control }) => context.end({ clean: true, reason: control.reason }) },
   };
