@@ -25,18 +25,12 @@
 
 import { z } from 'zod';
 import type { DeviceTimes, LayerProfile, Plan } from '../../cluster/cluster.ts';
-import { deviceTimesSchema, type Limits, layerSchema, layoutShape } from '../../cluster/schemas.ts';
 import { ProtocolError } from '../../errors.ts';
 import type { Move } from '../../planner/replan/moves.ts';
 import type { Frame } from '../../transport/link.ts';
+import { count, deviceTimes, layerProfiles, milliseconds, moves, name, plan, range, size } from './message-values.ts';
 import { type Thoroughness, thoroughnesses } from './profile-points.ts';
 import { type TrainingSpec, trainingSpecSchema } from './training-spec.ts';
-
-const name = z.string().min(1).max(300);
-const count = z.number().int().min(0).max(1e9);
-const milliseconds = z.number().min(0).max(1e9);
-/** Samples or micro-batches: what a device makes room for. */
-const size = z.number().int().positive().max(1e6);
 
 export interface PeerAddress {
   readonly name: string;
@@ -60,36 +54,8 @@ export function partOf(role: StateRole): StatePart {
   return role === 'optimizer' ? 'optimizer' : 'weights';
 }
 
-/** Messages are limited more strictly than a person's files. */
-const limits: Limits = {
-  text: () => name,
-  whole: (least) => count.min(least),
-  size: () => size,
-  amount: () => z.number().min(0),
-  milliseconds: () => milliseconds,
-};
-
-const plan: z.ZodType<Plan> = z.object({
-  planner: name,
-  ...layoutShape(limits),
-  predicted: z.object({
-    roundMs: z.number(),
-    samplesPerS: z.number(),
-    peakMemoryMiB: z.record(z.string(), z.number()),
-  }),
-});
-
-const range: z.ZodType<readonly [number, number]> = z.tuple([count, count]);
-
-const moves: z.ZodType<readonly Move[]> = z
-  .array(z.object({ layers: range, from: name.nullable(), to: name }))
-  .max(100_000);
-
 const peerAddress = z.object({ name, url: z.string().max(300) });
 const peerAddresses = z.array(peerAddress).max(2000);
-
-const deviceTimes = deviceTimesSchema(limits);
-const layerProfiles = z.array(layerSchema(limits));
 
 type Schemas<Messages> = { readonly [Kind in keyof Messages]: z.ZodType<Messages[Kind]> };
 
