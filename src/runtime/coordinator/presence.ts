@@ -2,6 +2,7 @@
 // the machine's decision.
 
 import type { Frame, Link } from '../../transport/link.ts';
+import { likenessOf } from '../knowledge/device-classes.ts';
 import { predictedMiB } from '../knowledge/memory-budgets.ts';
 import type { DeviceFacts } from '../protocol/device-facts.ts';
 import type { Phase } from '../protocol/events.ts';
@@ -70,7 +71,13 @@ export class Presence {
     void link.ended.then(({ reason }) => {
       if (links.get(name) === link) this.#gone(name, reason);
     });
-    this.#context.input({ kind: 'joined', device: name, isCooling: this.#isCooling(name) });
+    const likeness = likenessOf(facts);
+    this.#context.input({
+      kind: 'joined',
+      device: name,
+      isCooling: this.#isCooling(name),
+      ...(likeness === undefined ? {} : { likeness }),
+    });
   }
 
   /** Says once for each machine that its devices are far slower than they could be. */

@@ -13,7 +13,7 @@ import { isLoopback } from '../../transport/admission.ts';
 import { type Hello, protocolVersion, type Welcome } from '../../transport/handshake.ts';
 import { connect } from '../../transport/node/websocket.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
-import type { ProfileCache } from '../device/measure/profiler.ts';
+import type { ProfileCache } from '../device/measure/cached-profile.ts';
 import type { WorkerEnd, WorkerOptions } from '../worker/options.ts';
 import { runWorker } from '../worker/worker.ts';
 import { type AdvertisedAddress, isThisMachine, isWildcard } from './addresses.ts';

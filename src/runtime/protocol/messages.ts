@@ -25,17 +25,12 @@
 
 import { z } from 'zod';
 import type { DeviceTimes, LayerProfile, Plan } from '../../cluster/cluster.ts';
-import { deviceTimesSchema, type Limits, layerSchema, layoutShape } from '../../cluster/schemas.ts';
 import { ProtocolError } from '../../errors.ts';
 import type { Move } from '../../planner/replan/moves.ts';
 import type { Frame } from '../../transport/link.ts';
+import { count, deviceTimes, layerProfiles, milliseconds, moves, name, plan, range, size } from './message-values.ts';
+import { type Thoroughness, thoroughnesses } from './profile-points.ts';
 import { type TrainingSpec, trainingSpecSchema } from './training-spec.ts';
-
-const name = z.string().min(1).max(300);
-const count = z.number().int().min(0).max(1e9);
-const milliseconds = z.number().min(0).max(1e9);
-/** Samples or micro-batches: what a device makes room for. */
-const size = z.number().int().positive().max(1e6);
 
 export interface PeerAddress {
   readonly name: string;
@@ -59,36 +54,8 @@ export function partOf(role: StateRole): StatePart {
   return role === 'optimizer' ? 'optimizer' : 'weights';
 }
 
-/** Messages are limited more strictly than a person's files. */
-const limits: Limits = {
-  text: () => name,
-  whole: (least) => count.min(least),
-  size: () => size,
-  amount: () => z.number().min(0),
-  milliseconds: () => milliseconds,
-};
-
-const plan: z.ZodType<Plan> = z.object({
-  planner: name,
-  ...layoutShape(limits),
-  predicted: z.object({
-    roundMs: z.number(),
-    samplesPerS: z.number(),
-    peakMemoryMiB: z.record(z.string(), z.number()),
-  }),
-});
-
-const range: z.ZodType<readonly [number, number]> = z.tuple([count, count]);
-
-const moves: z.ZodType<readonly Move[]> = z
-  .array(z.object({ layers: range, from: name.nullable(), to: name }))
-  .max(100_000);
-
 const peerAddress = z.object({ name, url: z.string().max(300) });
 const peerAddresses = z.array(peerAddress).max(2000);
-
-const deviceTimes = deviceTimesSchema(limits);
-const layerProfiles = z.array(layerSchema(limits));
 
 type Schemas<Messages> = { readonly [Kind in keyof Messages]: z.ZodType<Messages[Kind]> };
 
@@ -113,8 +80,10 @@ const tensorSpecs = z.array(z.object({ name, shape: z.array(count).max(8) })).ma
 export interface ToWorker {
   readonly model: ModelMessage;
   readonly connect: { readonly peers: readonly PeerAddress[] };
-  readonly measure: { readonly peers: readonly string[] };
-  readonly profile: { readonly batchSizes: readonly number[] };
+  /** `isBrief`: each link once; default: until measurements agree. */
+  readonly measure: { readonly peers: readonly string[]; readonly isBrief?: boolean };
+  /** Default: a full profile. */
+  readonly profile: { readonly batchSizes: readonly number[]; readonly thoroughness?: Thoroughness };
   readonly deploy: {
     readonly plan: Plan;
     /** Rounds committed before: the version of the state to begin with. */
@@ -167,8 +136,11 @@ const toWorker: Schemas<ToWorker> = {
     peerToken: z.string().min(16).max(200),
   }),
   connect: z.object({ peers: peerAddresses }),
-  measure: z.object({ peers: z.array(name).max(2000) }),
-  profile: z.object({ batchSizes: z.array(size).min(1).max(16) }),
+  measure: z.object({ peers: z.array(name).max(2000), isBrief: z.boolean().exactOptional() }),
+  profile: z.object({
+    batchSizes: z.array(size).min(1).max(16),
+    thoroughness: z.enum(thoroughnesses).exactOptional(),
+  }),
   deploy: z.object({ plan, round: count, moves, stateCount: count, peers: peerAddresses }),
   state,
   round: z.object({

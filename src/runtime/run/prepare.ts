@@ -103,7 +103,12 @@ function machineConfig(
     ...(evaluateEvery > 0 ? { evaluateEvery } : {}),
     batchSize: settings.batch,
     batchAt,
-    batchSizesToProfile: profilePoints(settings.microBatch ?? Math.min(settings.batch, 64), sequence.fixedBatch),
+    batchSizesToProfile: profilePoints(
+      settings.microBatch ?? Math.min(settings.batch, 64),
+      sequence.fixedBatch,
+      settings.profile,
+    ),
+    thoroughness: settings.profile,
     layerBytes: sequence.layers.map((layer) => parameterBytes(sequence, layer) + bufferBytes(sequence, layer)),
     planGiven: plan !== undefined,
     waitForDevices: settings.remote > 0,
