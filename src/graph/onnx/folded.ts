@@ -94,8 +94,8 @@ export function retieRows(graph: GraphProto): GraphProto {
 }
 
 /**
- * The graph in which a tensor that the exporter computed as the exponential of one parameter (a logit scale) is computed
- * from that parameter again.
+ * The graph in which a tensor that the exporter computed as the exponential of one parameter (a logit scale) is
+ * computed from that parameter again.
  */
 export function restoreExponents(graph: GraphProto): GraphProto {
   const { computed } = originsOf(graph);
