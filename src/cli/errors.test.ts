@@ -440,9 +440,35 @@ const cases: readonly Case[] = [
     says: '--tls-cert and --tls-key belong together: give both.',
   },
   {
-    name: 'an address that cannot be dialled',
-    args: changed('--workers', '1', '--host', '0.0.0.0', '--insecure'),
-    says: `--host 0.0.0.0 is not an address that other machines can dial: ${dialled}.`,
+    name: 'an address to advertise that cannot be dialled',
+    args: changed('--workers', '1', '--host', '0.0.0.0', '--advertise', '0.0.0.0:7700'),
+    says:
+      "--advertise 0.0.0.0:7700 is no address that other machines can dial: give one of this machine's, " +
+      'or of the router or host that leads to it.',
+  },
+  {
+    name: 'an address to advertise with a port that is none',
+    args: changed('--workers', '1', '--advertise', '192.168.1.20:70000'),
+    says:
+      '--advertise 192.168.1.20:70000 is not ADDRESS or ADDRESS:PORT, such as 192.168.1.20:7700: ' +
+      'give what other machines dial.',
+  },
+  {
+    name: 'a worker that listens on the address of another machine',
+    args: ['worker', '--join', 'wss://127.0.0.1:1', '--host', '192.0.2.99'],
+    says: `--host 192.0.2.99 is not an address of this machine: ${dialled}.`,
+  },
+  {
+    name: 'a worker that listens on no port',
+    args: ['worker', '--join', 'wss://127.0.0.1:1', '--port', '0'],
+    says: '--port 0 must be a whole number from 1 to 65535.',
+  },
+  {
+    name: 'a doctor for an address that is none',
+    args: ['doctor', '--advertise', 'http://here'],
+    says:
+      '--advertise http://here is not ADDRESS or ADDRESS:PORT, such as 192.168.1.20:7700: ' +
+      'give what other machines dial.',
   },
 
   {

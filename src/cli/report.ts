@@ -157,7 +157,7 @@ class HumanReport {
     return device.padEnd(Math.max(8, ...this.#deviceNames.map((name) => name.length)));
   }
 
-  #listening({ url, joinCode, remoteCount }: Event<'listening'>): void {
+  #listening({ url, otherUrls = [], joinCode, remoteCount }: Event<'listening'>): void {
     const { colors } = this.#terminal;
     const isPlain = url.startsWith('ws:') && !/^ws:\/\/(localhost|127\.|\[::1\])/.test(url);
     this.#section(
@@ -165,6 +165,8 @@ class HumanReport {
       `for ${counted(remoteCount, 'worker')} to join; there, with the join code ${colors.bold(joinCode)}:`,
     );
     this.#section('Waiting', `  ${colors.bold(command(`worker --join ${url}${isPlain ? ' --insecure' : ''}`))}`);
+    const others = [...new Set(otherUrls)].filter((other) => other !== url);
+    if (others.length > 0) this.#section('Waiting', `  on other networks of this machine: ${others.join(', ')}`);
   }
 
   #joined(event: Event<'joined'>): void {
@@ -345,9 +347,18 @@ function lineOf(event: RunEvent): readonly [label: string, text: string] | undef
       return ['Prepared', `for the loss of any one device, after ${event.seconds.toFixed(0)} s`];
     case 'note':
       return ['Note', event.message];
+    case 'relayed':
+      return ['Links', relayedText(event)];
     default:
       return undefined;
   }
+}
+
+function relayedText({ between: [one, other] }: Event<'relayed'>): string {
+  return (
+    `${one} ↔ ${other} over this machine, since neither reaches the other: ` +
+    'with --port and --advertise one of them could be reached (asteroid doctor)'
+  );
 }
 
 function coolDownText({ device, departureCount, seconds }: Event<'cool-down'>): string {

@@ -36,6 +36,7 @@ test('defaults', () => {
     loss: 'cross-entropy',
     freeze: [],
     freezeAllBut: [],
+    profile: 'quick',
     train: [],
     planner: 'best',
     compress: 'none',

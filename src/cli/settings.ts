@@ -6,9 +6,11 @@ import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { InputError } from '../errors.ts';
 import { compressModes } from '../planner/compress.ts';
+import { thoroughnesses } from '../runtime/protocol/profile-points.ts';
 import { autoSchedule, type TrainSettings } from '../runtime/run/settings.ts';
 import { scheduleNames } from '../schedule/schedules.ts';
 import { lossKinds } from '../training/losses.ts';
+import { amount, fraction, numeric, port, positive, text, toggle, whole, wholeOrZero } from './setting-values.ts';
 
 interface Setting {
   /** The flag's argument, such as 'N'; absent for switches. */
@@ -21,26 +23,6 @@ interface Setting {
   /** Only `--no-NAME` exists as a flag. */
   readonly isNegated?: boolean;
 }
-
-/** Accepts the text of a flag and the number of a YAML file; true, null and '' are refused. */
-function numeric(schema: z.ZodNumber): z.ZodType {
-  return z.preprocess((value) => (typeof value === 'string' && value.trim() !== '' ? Number(value) : value), schema);
-}
-
-const whole = numeric(
-  z.number().int('must be a whole number').min(1, 'must be at least 1').max(1e9, 'must be at most 1e9'),
-);
-const wholeOrZero = numeric(
-  z.number().int('must be a whole number').min(0, 'must not be negative').max(1e9, 'must be at most 1e9'),
-);
-const port = numeric(
-  z.number().int('must be a whole number').min(0, 'must not be negative').max(65535, 'must be at most 65535'),
-);
-const amount = numeric(z.number().min(0, 'must not be negative'));
-const positive = numeric(z.number().gt(0, 'must be above 0'));
-const fraction = numeric(z.number().min(0, 'must be 0 to 1').max(1, 'must be 0 to 1'));
-const toggle = z.boolean();
-const text = z.string().min(1, 'must not be empty');
 
 const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   model: {
@@ -141,6 +123,12 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     default: [],
     isList: true,
   },
+  profile: {
+    argument: 'NAME',
+    description: 'how the model is measured at the start: quick (seconds; rounds correct it) | full (minutes)',
+    schema: z.enum(thoroughnesses),
+    default: 'quick',
+  },
   train: {
     argument: 'PATTERN',
     description: 'tensors that are trained although the file does not say that they are parameters; may be repeated',
@@ -180,8 +168,20 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     default: 0,
   },
   remote: { argument: 'N', description: 'also wait for N workers on other machines', schema: wholeOrZero, default: 0 },
-  host: { argument: 'ADDRESS', description: 'the address to listen on', schema: text, default: '127.0.0.1' },
+  host: {
+    argument: 'ADDRESS',
+    description: 'the address to listen on; 0.0.0.0 and :: are all of this machine',
+    schema: text,
+    default: '127.0.0.1',
+  },
   port: { argument: 'N', description: 'the port to listen on; 0 takes a free one', schema: port, default: 0 },
+  advertise: {
+    argument: 'ADDRESS[:PORT]',
+    description:
+      'what other machines dial, where a router, a container or a tunnel leads to this one ' +
+      '(default: the address and port listened on)',
+    schema: text,
+  },
   tlsCert: {
     argument: 'FILE',
     description: "an own certificate (PEM) to listen with, instead of the cluster's",

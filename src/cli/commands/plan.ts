@@ -1,7 +1,7 @@
 // asteroid plan: who computes which layers on which share of each batch.
 
 import type { Command } from 'commander';
-import type { Plan } from '../../cluster/cluster.ts';
+import type { Plan, Profile } from '../../cluster/cluster.ts';
 import { parseCluster } from '../../cluster/validate.ts';
 import { InputError } from '../../errors.ts';
 import { type CompressMode, compressModes } from '../../planner/compress.ts';
@@ -117,7 +117,7 @@ async function plan(options: PlanCommandOptions): Promise<void> {
       pins: options.pin.map(readPin),
       exclude: options.exclude,
       ...(options.schedule === undefined ? {} : { schedule: options.schedule }),
-      ...(options.microBatch === undefined ? {} : { microBatchSize: positive('--micro-batch', options.microBatch) }),
+      ...microBatch(options, profile),
     },
     output,
     options.timeLimit === undefined ? undefined : 1000 * positive('--time-limit', options.timeLimit),
@@ -144,6 +144,20 @@ function printProgram(plan: Plan, terminal: Terminal): void {
   const letters = Object.entries(passes).map(([kind, { letter }]) => `${letter} ${kind}`);
   terminal.section('Program', [...letters, 'R all-reduce', 'U update'].join(', '));
   terminal.print(programText(program(plan)));
+}
+
+/** The micro-batch that is asked for, or the only one with which the model runs. Throws InputError. */
+function microBatch(
+  { microBatch: asked, batch }: PlanCommandOptions,
+  { model, fixedBatch }: Profile,
+): { readonly microBatchSize?: number } {
+  const size = asked === undefined ? fixedBatch : positive('--micro-batch', asked);
+  if (fixedBatch === undefined || (size === fixedBatch && Number(batch) % fixedBatch === 0))
+    return size === undefined ? {} : { microBatchSize: size };
+  throw new InputError(
+    `Model ${model} was exported for a batch of exactly ${fixedBatch}: use --micro-batch ${fixedBatch} and a --batch ` +
+      'that is a multiple of it, or export it with a dynamic batch axis.',
+  );
 }
 
 function compressMode(text: string): CompressMode {

@@ -67,6 +67,7 @@ async function profile(options: ProfileCommandOptions): Promise<void> {
     train,
     clock: systemClock,
     onProgress: progress(output),
+    onWarning: (message) => output.terminal.section('Warning', output.terminal.colors.yellow(message)),
   });
   output.terminal.live([]);
   if (options.output !== undefined) await writeJson(options.output, measured);

@@ -13,17 +13,15 @@ import { foldBranches } from './branches.ts';
 import { type DecodedModel, decodeModel, opsetOf, parseModel, type TensorPlace } from './decode.ts';
 import { patchModel } from './encode.ts';
 import { type ExternalLoader, loadExternalTensors } from './external.ts';
-import { retieCopies, retieRows } from './folded.ts';
 import { inlineFunctions } from './functions.ts';
 import type { GraphProto, ModelProto } from './generated/onnx_pb.ts';
 import { type InputShape, withInputShapes } from './input-shapes.ts';
 import { type Metadata, producerName, readMetadata } from './metadata.ts';
 import { findWeights, type WeightChoice } from './parameters.ts';
 import { inFloat32, withoutBfloat16 } from './precision.ts';
-import { retieTransposes } from './retie.ts';
+import { repaired } from './repairs.ts';
 import { plainSequences } from './sequences.ts';
 import { sharedWeightsNote } from './shared-weights.ts';
-import { untieVectors } from './untie.ts';
 import { newestOpset, oldestOpset, upgradeNode } from './upgrade.ts';
 
 /** Options of {@link importModel}. */
@@ -134,30 +132,8 @@ function prepare(
   const notes: string[] = [];
   if (widened !== loaded)
     notes.push("The model is in bfloat16, which ONNX Runtime's CPU cannot run; it is trained and written in float32.");
-  const retied = retieTransposes(whole);
-  const twice = whole.initializer.length - retied.initializer.length;
-  if (twice === 1) notes.push('The exporter had stored 1 weight twice, as it is and transposed; it is one again.');
-  if (twice > 1)
-    notes.push(`The exporter had stored ${twice} weights twice, as they are and transposed; they are one again.`);
-  const once = retieCopies(retied);
-  const copies = retied.initializer.length - once.initializer.length;
-  if (copies > 0)
-    notes.push(
-      'The exporter had stored shared weights once a use; ' +
-        `${copies} ${copies === 1 ? 'copy is' : 'copies are'} left out.`,
-    );
-  const small = retieRows(once);
-  const tables = (small.initializer.length - once.initializer.length) / 2;
-  if (tables > 0)
-    notes.push(
-      `The exporter had looked up ${tables} ${tables === 1 ? 'table' : 'tables'} ahead, such as biases of relative ` +
-        'positions; each element is trained once again.',
-    );
-  const graph = untieVectors(small);
-  const untied = graph.initializer.length - small.initializer.length;
-  if (untied > 0)
-    notes.push(`The exporter had stored equal vectors once; ${untied} of them are weights of their own again.`);
-  return { graph, notes };
+  const { graph, notes: repairs } = repaired(whole);
+  return { graph, notes: [...notes, ...repairs] };
 }
 
 function upgrade({ opset, nodes, initializers, names }: DecodedModel): {

@@ -14,6 +14,8 @@ export interface Origin {
 
 /** What a file declares of its tensors. All maps are empty for files of other exporters. */
 export interface Origins {
+  /** By name in the source, also of what is not in the file: true for parameters, false for buffers and constants. */
+  readonly kinds: ReadonlyMap<string, boolean>;
   /** By initializer: true for parameters, false for buffers and constants. */
   readonly declared: ReadonlyMap<string, boolean>;
   /** By initializer that was computed ahead. */
@@ -50,7 +52,7 @@ export function originsOf({ initializer, valueInfo, metadataProps }: GraphProto)
     if (folded !== undefined) computed.set(name, origin(name, folded, kinds));
   }
   for (const name of computed.keys()) declared.delete(name);
-  return { declared, computed, isComplete: kinds.size > 0 && computed.size > 0 };
+  return { kinds, declared, computed, isComplete: kinds.size > 0 && computed.size > 0 };
 }
 
 function propertyOf(properties: readonly StringStringEntryProto[], wanted: string): string | undefined {

@@ -5,6 +5,7 @@ import type { Move } from '../../planner/replan/moves.ts';
 import type { Phase } from '../protocol/events.ts';
 import type { Change, Proposal } from '../protocol/layout-change.ts';
 import type { LinkMeasurement, RoundResult, ToCoordinator, ToWorker } from '../protocol/messages.ts';
+import type { Thoroughness } from '../protocol/profile-points.ts';
 import type { RoundBatches } from '../protocol/round-batch.ts';
 import type { Holding } from './holdings.ts';
 
@@ -24,6 +25,8 @@ export interface MachineConfig extends RoundBatches {
    */
   readonly window?: number;
   readonly batchSizesToProfile: readonly number[];
+  /** Default: full. */
+  readonly thoroughness?: Thoroughness;
   /**
    * Bytes of each layer's state, by which devices that hold the same layers share what they send. Absent: all layers
    * are alike.
@@ -55,6 +58,10 @@ export interface Member {
   readonly listenUrl: string;
   /** Undefined for those who may be given work. */
   readonly joining?: JoinStep;
+  /** Equal for devices of one machine that nothing tells apart. Absent: unlike all others. */
+  readonly likeness?: string;
+  /** It, or one like it, has measured the model. */
+  readonly isProfiled?: boolean;
 }
 
 /** A copy on its way to a device. */
@@ -119,7 +126,7 @@ export interface MachineState {
 
 export type MachineInput =
   /** `isCooling`: it has left before, and is to stay for a while before anybody goes to any trouble for it. */
-  | { readonly kind: 'joined'; readonly device: string; readonly isCooling?: boolean }
+  | { readonly kind: 'joined'; readonly device: string; readonly isCooling?: boolean; readonly likeness?: string }
   /** It has stayed for its cool-down. */
   | { readonly kind: 'cooled'; readonly device: string }
   | { readonly kind: 'left'; readonly device: string; readonly reason: string }

@@ -2,6 +2,7 @@
 // the machine's decision.
 
 import type { Frame, Link } from '../../transport/link.ts';
+import { likenessOf } from '../knowledge/device-classes.ts';
 import { predictedMiB } from '../knowledge/memory-budgets.ts';
 import type { DeviceFacts } from '../protocol/device-facts.ts';
 import type { Phase } from '../protocol/events.ts';
@@ -16,6 +17,9 @@ const judgeEveryMs = 250;
 /** How long a run without devices waits for one to come back. */
 const waitMs = 120_000;
 
+/** Machines of which the user is warned that they are slow. */
+const mostWarnings = 100;
+
 /** Why a device is not measured again. */
 const tooLittleMemory =
   'its system killed it for want of memory before it had any work: it needs more memory for this model';
@@ -26,6 +30,8 @@ export class Presence {
   readonly #detector = new Detector(judgeEveryMs);
   #stopJudging: () => void = () => {};
   #stopWaiting: () => void = () => {};
+  /** Machines whose engine was warned of. */
+  readonly #warned = new Set<string>();
   /** By device that has come back and waits. */
   readonly #stopCooling = new Map<string, () => void>();
 
@@ -56,6 +62,7 @@ export class Presence {
     this.#detector.heard(name, options.clock.now());
     const { machine: _, ...announced } = facts;
     this.#context.observe({ kind: 'joined', device: name, ...announced, memoryMiB });
+    this.#warn(name, facts);
     // What is still on its way from a device that was let go is no sign of life.
     link.receive((frame) => {
       if (links.get(name) !== link) return;
@@ -65,7 +72,20 @@ export class Presence {
     void link.ended.then(({ reason }) => {
       if (links.get(name) === link) this.#gone(name, reason);
     });
-    this.#context.input({ kind: 'joined', device: name, isCooling: this.#isCooling(name) });
+    const likeness = likenessOf(facts);
+    this.#context.input({
+      kind: 'joined',
+      device: name,
+      isCooling: this.#isCooling(name),
+      ...(likeness === undefined ? {} : { likeness }),
+    });
+  }
+
+  /** Says once for each machine that its devices are far slower than they could be. */
+  #warn(name: string, { machine, engineWarning }: DeviceFacts): void {
+    if (engineWarning === undefined || this.#warned.has(machine) || this.#warned.size >= mostWarnings) return;
+    this.#warned.add(machine);
+    this.#context.observe({ kind: 'warning', message: `${name}: ${engineWarning}` });
   }
 
   /** Ends the link to a device, which may live. */

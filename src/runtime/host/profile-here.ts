@@ -27,6 +27,8 @@ export interface MeasureOptions {
   readonly train?: readonly string[];
   readonly clock: Clock;
   onProgress(done: number, total: number): void;
+  /** The engine is a far slower one than this device could have. */
+  onWarning?(message: string): void;
 }
 
 /** A label is assumed to be one int64. */
@@ -59,6 +61,7 @@ export async function measureHere(model: LoadedModel, options: MeasureOptions): 
   const tuning = { loss: 'cross-entropy', freeze, freezeAllBut, train } as const;
   const { sequence, frozen } = trainedLayers(model.graph, tuning, model.choices);
   const engine = await createComputeThread({ engine: options.engine, threadCount: options.threads });
+  if (engine.warning !== undefined) options.onWarning?.(engine.warning);
   try {
     const batchSizes = profilePoints(options.largestBatch, sequence.fixedBatch);
     const { layers: layerProfiles, times } = await profileLayers(engine, sequence, {
@@ -74,6 +77,7 @@ export async function measureHere(model: LoadedModel, options: MeasureOptions): 
       model: model.name,
       inputBytes: cutBytes(sequence.inputs),
       labelBytes,
+      ...(sequence.fixedBatch === undefined ? {} : { fixedBatch: sequence.fixedBatch }),
       layers: layerProfiles,
       batchSizes,
       devices: { [options.device]: times },

@@ -57,7 +57,7 @@ export interface PreparedRun extends SessionInput {
 }
 
 /** Throws InputError for an address or certificate files that a coordinator on this machine cannot use. */
-export type HostCheck = (settings: Pick<TrainSettings, 'host' | 'tlsCert' | 'tlsKey'>) => void;
+export type HostCheck = (settings: Pick<TrainSettings, 'host' | 'advertise' | 'tlsCert' | 'tlsKey'>) => void;
 
 /** Fits settings, model, data and the host's addresses together. Throws InputError where they do not fit. */
 export function prepareRunOn(checkHost: HostCheck, input: SessionInput): PreparedRun {
@@ -104,7 +104,12 @@ function machineConfig(
     ...(evaluateEvery > 0 ? { evaluateEvery } : {}),
     batchSize: settings.batch,
     batchAt,
-    batchSizesToProfile: profilePoints(settings.microBatch ?? Math.min(settings.batch, 64), sequence.fixedBatch),
+    batchSizesToProfile: profilePoints(
+      settings.microBatch ?? Math.min(settings.batch, 64),
+      sequence.fixedBatch,
+      settings.profile,
+    ),
+    thoroughness: settings.profile,
     layerBytes: sequence.layers.map((layer) => parameterBytes(sequence, layer) + bufferBytes(sequence, layer)),
     planGiven: plan !== undefined,
     waitForDevices: settings.remote > 0,

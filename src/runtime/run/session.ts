@@ -39,6 +39,8 @@ export interface SessionEnvironment {
 export interface ClusterOptions {
   readonly host: string;
   readonly port: number;
+  /** ADDRESS[:PORT] that workers dial, if it is not where the coordinator listens. */
+  readonly advertise?: string;
   /** Plain links beyond this machine. */
   readonly insecure: boolean;
   /** Files of an own certificate and key. */
@@ -189,6 +191,7 @@ class TrainingSession {
     const plan = localPlan(this.#sequence.layers.length, settings.batch, microBatch);
     this.#plan = plan;
     const engine = await this.#host.createEngine({ engine: settings.engine, threadCount: settings.threads });
+    if (engine.warning !== undefined) this.#observe({ kind: 'warning', message: engine.warning });
     try {
       return await trainHere(this.#prepared.subject, hooks, this.#prepared.machine, plan, {
         engine,
@@ -226,6 +229,7 @@ class TrainingSession {
       {
         host: settings.host,
         port: settings.port,
+        ...(settings.advertise === undefined ? {} : { advertise: settings.advertise }),
         insecure: settings.insecure,
         ...(settings.tlsCert === undefined ? {} : { tlsCert: settings.tlsCert }),
         ...(settings.tlsKey === undefined ? {} : { tlsKey: settings.tlsKey }),

@@ -3,6 +3,7 @@
 
 import type { CompressMode } from '../../planner/compress.ts';
 import type { LossKind } from '../../training/losses.ts';
+import type { Thoroughness } from '../protocol/profile-points.ts';
 
 /** Leaves the schedule to the planner. */
 export const autoSchedule = 'auto';
@@ -39,6 +40,8 @@ export interface TrainSettings {
   readonly ignoreLabel?: number;
   readonly freeze: readonly string[];
   readonly freezeAllBut: readonly string[];
+  /** How thoroughly devices measure the model before the first round. */
+  readonly profile: Thoroughness;
   /** Patterns of tensors that are trained although the file does not show that they are parameters. */
   readonly train: readonly string[];
   /** Which statistics batch normalization uses; absent: the batch's, with a note where the file was for inference. */
@@ -56,6 +59,8 @@ export interface TrainSettings {
   readonly remote: number;
   readonly host: string;
   readonly port: number;
+  /** ADDRESS[:PORT] that workers dial, if it is not where the coordinator listens. */
+  readonly advertise?: string;
   readonly insecure: boolean;
   /** Files of an own certificate and its key, instead of the cluster's. */
   readonly tlsCert?: string;

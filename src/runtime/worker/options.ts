@@ -8,7 +8,8 @@ import type { LayerSequence } from '../../graph/layers.ts';
 import type { Frame, Link } from '../../transport/link.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
 import type { StageWish } from '../device/create-stage.ts';
-import type { MeasuredProfile, ProfileCache } from '../device/measure/profiler.ts';
+import type { ProfileCache } from '../device/measure/cached-profile.ts';
+import type { MeasuredProfile, ProfileOptions } from '../device/measure/measurement.ts';
 import type { StagePort } from '../device/stage.ts';
 import type { StageOptions } from '../device/stage-graphs.ts';
 import type { ModelMessage } from '../protocol/messages.ts';
@@ -60,11 +61,10 @@ export interface WorkerEnd {
 }
 
 /** A model to measure. */
-export interface ProfileJob {
+export interface ProfileJob extends Pick<ProfileOptions, 'batchSizes' | 'thoroughness'> {
   readonly message: ModelMessage;
   /** The graph, as the coordinator sent it. */
   readonly graph: Uint8Array;
-  readonly batchSizes: readonly number[];
   /** Memory that trials may use. */
   readonly memoryBytes: number | undefined;
 }
