@@ -7,6 +7,7 @@ import { predictedMiB } from '../knowledge/memory-budgets.ts';
 import type { DeviceFacts } from '../protocol/device-facts.ts';
 import type { Phase } from '../protocol/events.ts';
 import { message } from '../protocol/messages.ts';
+import { batchAt } from '../protocol/round-batch.ts';
 import type { CoordinatorContext } from './context.ts';
 import { Detector, type Silence } from './detector.ts';
 
@@ -151,12 +152,23 @@ export class Presence {
     return [plan, pending].some((layout) => layout?.stages.some(({ devices }) => devices.includes(device)));
   }
 
+  /** A round of fewer samples is in progress, for which devices may have to compile passes. */
+  #isInSmallerRound(): boolean {
+    const { options, state } = this.#context;
+    const { machine } = options;
+    if (machine.batchAt === undefined || state.phase !== 'training') return false;
+    for (let { round } = state; round <= state.grantedRound; round++)
+      if (batchAt(machine, round).sampleCount < machine.batchSize) return true;
+    return false;
+  }
+
   /** Looks at regular times who has been silent for too long. */
   #judge(): void {
     const { options, state } = this.#context;
     if (state.phase === 'ended') return;
     this.#stopJudging = options.clock.after(judgeEveryMs, () => this.#judge());
-    const silences = this.#detector.judge(options.clock.now(), (name) => this.#owesWork(name));
+    const isBusy = (name: string): boolean => this.#owesWork(name) || this.#isInSmallerRound();
+    const silences = this.#detector.judge(options.clock.now(), isBusy);
     for (const { verdict, ...silence } of silences) {
       if (verdict === 'dead') this.#giveUp(silence);
       else {

@@ -11,10 +11,10 @@ import type { CompiledStage } from './compiled-stages.ts';
 import { EnginePasses, runGraph } from './engine-passes.ts';
 import { GradientExchange } from './gradient-exchange.ts';
 import { GradientSums } from './gradient-sums.ts';
-import { GrainedPasses, type GrainLayout } from './grained-passes.ts';
+import { GrainedPasses, type GrainLayout, type RestGrain } from './grained-passes.ts';
 import { InFlight } from './in-flight.ts';
 import type { MicroBatchId, RoundRange } from './pieces.ts';
-import { RestPasses, restFormOf, withPasses } from './rest-stage.ts';
+import { RestPasses, restOptionsOf, withPasses } from './rest-stage.ts';
 import { OpenRounds, type RoundTotals } from './round-sums.ts';
 import type { SegmentedVector } from './segmented-vector.ts';
 import type { OwnGradients, RestShare, RoundStage, StagePasses, StagePort } from './stage.ts';
@@ -98,30 +98,27 @@ export class EngineStage implements StagePort {
     return known;
   }
 
-  async #makeRest({ lastMicroBatch, lastSampleCount, sampleShare, pieces }: RestShare): Promise<RoundStage> {
-    const { grains, compile } = this.#shares;
-    const isUpdating = this.#compiled.pass?.isUpdating === true;
-    const options = { ...this.#options, form: restFormOf(this.#options.form, pieces, isUpdating) };
-    // What is compiled is for `sampleCount` samples: a share, or in a strict run a grain.
-    const oddCount = options.sampleCount === 0 ? 0 : lastSampleCount % options.sampleCount;
-    const whole = this.#passesOf(options, this.#compiled);
-    const odd = oddCount === 0 ? undefined : await this.#oddPasses(options, oddCount, compile);
-    const grained = (ownCount: number, rest: StagePasses | undefined): StagePasses =>
+  async #makeRest(share: RestShare): Promise<RoundStage> {
+    const { grains } = this.#shares;
+    const { lastMicroBatch, lastSampleCount, sampleShare } = share;
+    const options = restOptionsOf(this.#options, share, this.#compiled.pass?.isUpdating === true);
+    const whole = this.#passesOf(options.whole, this.#compiled);
+    const odd = options.odd && { passes: await this.#oddPasses(options.odd), sampleCount: options.odd.sampleCount };
+    const passesFor = (wholeCount: number, rest: RestGrain | undefined): StagePasses =>
       grains === undefined
-        ? (rest ?? whole)
-        : new GrainedPasses(whole, this, { ...grains, ownCount }, rest && { passes: rest, sampleCount: oddCount });
-    const last = grained(Math.floor(lastSampleCount / Math.max(1, options.sampleCount)), odd);
-    const passes = new RestPasses(grained(grains?.ownCount ?? 1, undefined), last, lastMicroBatch);
+        ? (rest?.passes ?? whole)
+        : new GrainedPasses(whole, this, { ...grains, ownCount: wholeCount }, rest);
+    const last = passesFor(Math.floor(lastSampleCount / Math.max(1, options.whole.sampleCount)), odd);
+    const passes = new RestPasses(passesFor(grains?.ownCount ?? 1, undefined), last, lastMicroBatch);
     return withPasses(this, passes, (bucket) => this.#take(bucket, sampleShare));
   }
 
-  async #oddPasses(options: StageOptions, sampleCount: number, compile: ShareOptions['compile']): Promise<StagePasses> {
-    const own: StageOptions = { ...options, sampleCount, form: { ...options.form, isRest: true } };
-    const compiled = await compile(own);
+  async #oddPasses(options: StageOptions): Promise<StagePasses> {
+    const compiled = await this.#shares.compile(options);
     assert(compiled.pass?.isUpdating === this.#compiled.pass?.isUpdating, 'all steps of a round update, or none');
     if (this.#isDisposed) compiled.release();
     else this.#restsCompiled.push(compiled);
-    return this.#passesOf(own, compiled);
+    return this.#passesOf(options, compiled);
   }
 
   load(entry: StateEntry): void {

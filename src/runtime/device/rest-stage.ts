@@ -6,10 +6,11 @@ import { assert, defined } from '../../assert.ts';
 import type { PlanLayout } from '../../cluster/cluster.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 import { layoutOf, program } from '../../schedule/generate.ts';
-import { bucketReductionOf, type DeviceProgram, type Program, samplesWithin } from '../../schedule/program.ts';
+import { bucketReductionOf, type DeviceProgram, samplesWithin } from '../../schedule/program.ts';
 import type { MicroBatchId } from './pieces.ts';
 import type { GradientPort, RestShare, RoundStage, StagePasses, StagePort } from './stage.ts';
 import type { StageForm } from './stage-form.ts';
+import type { StageOptions } from './stage-graphs.ts';
 
 /** What a device executes in a round. */
 export interface RoundPart {
@@ -17,41 +18,61 @@ export interface RoundPart {
   readonly stage: RoundStage;
 }
 
-/** The part of `device`, whose stage is `stage`, in a round of at most a batch of the plan. */
+/** The part of a device, with the stage that it usually runs, in a round of at most a batch of the plan. */
 export async function partOf(
-  { program: usual, stage }: { readonly program: DeviceProgram; readonly stage: StagePort },
+  usual: { readonly program: DeviceProgram; readonly stage: StagePort },
   plan: PlanLayout,
   sampleCount: number,
 ): Promise<RoundPart> {
-  if (sampleCount === plan.batchSize) return { program: usual, stage };
-  const round = program(layoutOf(plan, sampleCount));
-  const own = defined(
-    round.devices.find(({ device }) => device === usual.device),
-    'the device',
-  );
-  return { program: own, stage: await stage.rest(restShareOf(round, own)) };
+  const { program: device, stage } = usual;
+  if (sampleCount === plan.batchSize) return { program: device, stage };
+  const { program: own, share } = restOf(device, plan, sampleCount);
+  return { program: own, stage: await stage.rest(share) };
 }
 
-/** A device's share of a round's program. */
-function restShareOf(program: Program, device: DeviceProgram): RestShare {
-  const { microBatchSize, microBatchCount, lastMicroBatchSize = microBatchSize } = program;
+/** What a device does in a round of fewer samples than the plan's batch, and its share of it. */
+export function restOf(
+  { device: name }: DeviceProgram,
+  plan: PlanLayout,
+  sampleCount: number,
+): { readonly program: DeviceProgram; readonly share: RestShare } {
+  const round = program(layoutOf(plan, sampleCount));
+  const own = defined(
+    round.devices.find(({ device }) => device === name),
+    'the device',
+  );
+  const { microBatchSize, microBatchCount, lastMicroBatchSize = microBatchSize } = round;
   const countOf = ([first, end]: readonly [number, number]): number => end - first;
-  const lastSampleCount = countOf(samplesWithin(device, lastMicroBatchSize));
+  const lastSampleCount = countOf(samplesWithin(own, lastMicroBatchSize));
   const wholeCount = microBatchCount - 1;
-  return {
+  const ownCount = wholeCount * countOf(own.samples) + lastSampleCount;
+  const share = {
     lastMicroBatch: wholeCount,
     lastSampleCount,
-    sampleShare:
-      (wholeCount * countOf(device.samples) + lastSampleCount) / (wholeCount * microBatchSize + lastMicroBatchSize),
-    pieces: bucketReductionOf(device)?.pass,
+    sampleShare: ownCount / sampleCount,
+    pieces: bucketReductionOf(own)?.pass,
   };
+  return { program: own, share };
 }
 
 /**
- * The form of a stage of form `form` in such a round. `isUpdating`: whether its step updates, which its other passes
- * have to do likewise.
+ * What the passes of such a round are compiled for: `options`, of the usual passes (`compiledOptions`), with another
+ * form, and with the odd share of the last micro-batch, if there is one. `isUpdating`: whether the usual step updates.
  */
-export function restFormOf(form: StageForm, pieces: RestShare['pieces'], isUpdating: boolean): StageForm {
+export function restOptionsOf(
+  options: StageOptions,
+  { lastSampleCount, pieces }: RestShare,
+  isUpdating: boolean,
+): { readonly whole: StageOptions; readonly odd: StageOptions | undefined } {
+  const form = restFormOf(options.form, pieces, isUpdating);
+  // In a strict run `sampleCount` is a grain.
+  const sampleCount = options.sampleCount === 0 ? 0 : lastSampleCount % options.sampleCount;
+  const odd = sampleCount === 0 ? undefined : { ...options, sampleCount, form: { ...form, isRest: true as const } };
+  return { whole: { ...options, form }, odd };
+}
+
+/** The form of a stage of form `form` in such a round. All of its steps update, or none. */
+function restFormOf(form: StageForm, pieces: RestShare['pieces'], isUpdating: boolean): StageForm {
   const { pieces: planned } = form;
   const passes = form.passes === 'step-with-update' && !isUpdating ? 'step' : form.passes;
   if (planned === undefined) return { ...form, passes };

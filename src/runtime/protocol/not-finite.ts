@@ -10,10 +10,17 @@ export class NotFinite extends RunError {
     super(message);
     this.round = round;
   }
+
+  /** The error with what was found to be the matter, a clause. */
+  explained(why: string): RunError {
+    return new RunError(this.message.replace(what, `${what} (${why})`));
+  }
 }
+
+const what = 'is not a finite number';
 
 /** Why a run ends with such a round, and what helps. */
 export function notFinite(round: number): string {
   const fix = 'lower the learning rate (--lr) or clip gradients (--clip-norm)';
-  return `the loss or a gradient of round ${round} is not a finite number: ${fix}`;
+  return `the loss or a gradient of round ${round} ${what}: ${fix}`;
 }

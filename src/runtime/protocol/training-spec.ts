@@ -19,6 +19,8 @@ export interface OptimizerSpec {
 export interface TrainingSpec {
   /** Samples of a round: gradients are those of the mean over them. */
   readonly batchSize: number;
+  /** Samples of a smaller round at an epoch's end, for which devices get ready. Absent: the run comes to none. */
+  readonly restSize?: number;
   readonly loss: LossKind;
   /** True if some labels are left out (`LossOptions.ignoresNegative`). Absent: all count. */
   readonly ignoresNegative?: boolean;
@@ -42,6 +44,7 @@ const fraction = z.number().min(0).max(1);
 
 export const trainingSpecSchema: z.ZodType<TrainingSpec> = z.object({
   batchSize: z.number().int().positive(),
+  restSize: z.number().int().positive().exactOptional(),
   loss: z.enum(lossKinds),
   ignoresNegative: z.boolean().exactOptional(),
   optimizer: z.object({

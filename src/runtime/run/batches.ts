@@ -4,7 +4,7 @@
 import type { LayerSequence } from '../../graph/layers.ts';
 import { elementCount } from '../../graph/tensor.ts';
 import { countedLabels, type Dataset, gatherField } from '../../training/data/dataset.ts';
-import { type BatchOrder, batchIndices, restSizeOf } from '../../training/data/order.ts';
+import { type BatchOrder, batchIndices, restSizeOf, roundsPerEpoch } from '../../training/data/order.ts';
 import type { RoundBatch } from '../protocol/round-batch.ts';
 import type { TrainSettings } from './settings.ts';
 
@@ -19,6 +19,11 @@ export function batchOrder(
 ): BatchOrder {
   const restSize = dropLast ? 0 : restSizeOf({ sampleCount, batchSize }, fixedBatch);
   return { sampleCount, batchSize, restSize, seed, shuffle };
+}
+
+/** The samples of an epoch's last, smaller batch; 0 if the run comes to none. */
+export function comingRestSize(order: BatchOrder, { steps }: Pick<TrainSettings, 'steps'>): number {
+  return steps === undefined || steps >= roundsPerEpoch(order) ? (order.restSize ?? 0) : 0;
 }
 
 /** What the user should know of samples that a model of a fixed batch size cannot take; nothing if there are none. */

@@ -44,25 +44,25 @@ function explain(more: { readonly x?: number; readonly middle?: number; readonly
 test('the first layer whose output is not finite is named, and its weight if that was not', async () => {
   assert.equal(
     await explain({ middle: 1e4 }),
-    'The first layer whose output is not finite is middle; its weights were finite.',
+    'the first layer whose output is not finite is middle, and its weights were finite',
   );
   assert.equal(
     await explain({ middle: Number.NaN }),
-    'The first layer whose output is not finite is middle; its middle.weight was not finite before that round.',
+    'the first layer whose output is not finite is middle, and its middle.weight was not finite before that round',
   );
   // The last layer gives its output here, not its loss; the fourth sample is a micro-batch of its own.
   assert.equal(
     await explain({ last: Number.POSITIVE_INFINITY }),
-    'The first layer whose output is not finite is last; its last.bias was not finite before that round.',
+    'the first layer whose output is not finite is last, and its last.bias was not finite before that round',
   );
   assert.equal(
     await explain({ x: Number.POSITIVE_INFINITY }),
-    'The first layer whose output is not finite is first; its weights were finite.',
+    'the first layer whose output is not finite is first, and its weights were finite',
   );
 });
 
 test('where every output is finite, the loss or a gradient is not', async () => {
-  assert.equal(await explain({}), 'The output of every layer is finite: the loss of it, or a gradient, is not.');
+  assert.equal(await explain({}), 'the output of every layer is finite: the loss of it, or a gradient, is not');
 });
 
 test('a run that diverges says so', async () => {
@@ -75,7 +75,8 @@ test('a run that diverges says so', async () => {
     (error) =>
       error instanceof RunError &&
       error.message ===
-        'Training ended: the loss or a gradient of round 1 is not a finite number: lower the learning rate (--lr) or ' +
-          'clip gradients (--clip-norm). The first layer whose output is not finite is w; its weights were finite.',
+        'Training ended: the loss or a gradient of round 1 is not a finite number (the first layer whose output is ' +
+          'not finite is w, and its weights were finite): lower the learning rate (--lr) or ' +
+          'clip gradients (--clip-norm).',
   );
 });

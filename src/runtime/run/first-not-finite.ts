@@ -22,7 +22,7 @@ export interface FailedRound {
   readonly state: RunState;
 }
 
-/** One sentence: the first layer whose output is not finite, or that there is none. */
+/** One clause: the first layer whose output is not finite, or that there is none. */
 export async function explainNotFinite(engine: Engine, subject: RunSubject, failed: FailedRound): Promise<string> {
   const { parameter, buffer } = failed.state;
   const isSpoilt = (name: string): boolean =>
@@ -33,9 +33,9 @@ export async function explainNotFinite(engine: Engine, subject: RunSubject, fail
     if (values.flat().every((value) => firstNotFinite(value) < 0)) continue;
     const spoilt = [...parameters, ...buffers].find(isSpoilt);
     const why = spoilt === undefined ? 'its weights were finite' : `its ${spoilt} was not finite before that round`;
-    return `The first layer whose output is not finite is ${name}; ${why}.`;
+    return `the first layer whose output is not finite is ${name}, and ${why}`;
   }
-  return 'The output of every layer is finite: the loss of it, or a gradient, is not.';
+  return 'the output of every layer is finite: the loss of it, or a gradient, is not';
 }
 
 /** The model's inputs by micro-batch. */

@@ -25,7 +25,7 @@ import type { RoundBatches } from '../protocol/round-batch.ts';
 import type { RunState } from '../protocol/run-state.ts';
 import type { RunSubject } from '../protocol/run-subject.ts';
 import type { TrainingSpec } from '../protocol/training-spec.ts';
-import { batchesOf, batchOrder, leftOut } from './batches.ts';
+import { batchesOf, batchOrder, comingRestSize, leftOut } from './batches.ts';
 import { trainedLayers } from './fine-tuning.ts';
 import type { LoadedModel } from './loaded-model.ts';
 import { autoSchedule, type TrainSettings } from './settings.ts';
@@ -66,7 +66,8 @@ export function prepareRunOn(checkHost: HostCheck, input: SessionInput): Prepare
   const dataset = bindToModel(input.train, sequence, settings);
   if (test !== undefined) bindToModel(test, sequence, settings);
   const order = batchOrder(dataset, settings, sequence);
-  const training = trainingSpec(settings, sequence, { frozen, hasIgnored: dataset.labels.ignored !== undefined });
+  const hasIgnored = dataset.labels.ignored !== undefined;
+  const training = trainingSpec(settings, sequence, { frozen, hasIgnored, restSize: comingRestSize(order, settings) });
   const state = checkpoint === undefined ? initialRunState(sequence) : resumedState(sequence, checkpoint);
   const subject = { modelName: model.name, sequence, training, label: labelCut(dataset), state };
   const machine = machineConfig(input, { order, subject, batchAt: batchesOf(dataset, order) });
@@ -135,11 +136,16 @@ function grainOf({ grain, microBatch = 1 }: TrainSettings, sequence: LayerSequen
 function trainingSpec(
   settings: TrainSettings,
   sequence: LayerSequence,
-  { frozen, hasIgnored }: { readonly frozen: readonly string[]; readonly hasIgnored: boolean },
+  {
+    frozen,
+    hasIgnored,
+    restSize,
+  }: { readonly frozen: readonly string[]; readonly hasIgnored: boolean; readonly restSize: number },
 ): TrainingSpec {
   const { optimizer: kind, momentum, nesterov, weightDecay, beta1, beta2, epsilon } = settings;
   return {
     batchSize: settings.batch,
+    ...(restSize > 0 ? { restSize } : {}),
     loss: settings.loss,
     ...(hasIgnored ? { ignoresNegative: true } : {}),
     optimizer: { kind, momentum, nesterov, weightDecay, beta1, beta2, epsilon },

@@ -178,7 +178,7 @@ class TrainingSession {
         microBatchSize: this.#plan?.microBatchSize ?? settings.batch,
         state: this.#state,
       });
-      return new RunError(`${error.message} ${why}`);
+      return error.explained(why);
     } finally {
       await engine.close();
     }
