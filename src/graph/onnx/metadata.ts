@@ -3,14 +3,13 @@
 
 import { create } from '@bufbuild/protobuf';
 
-import type { Graph } from '../graph.ts';
+import { type Graph, runningVariances } from '../graph.ts';
 import { isFloat } from '../tensor.ts';
 import { type ModelProto, type StringStringEntryProto, StringStringEntryProtoSchema } from './generated/onnx_pb.ts';
 
-/** Float tensors that are not trained, and the batch size of a model that supports only one. */
-export interface Metadata {
+/** Float tensors that are not trained, and what else Graph has beside nodes and tensors. */
+export interface Metadata extends Pick<Graph, 'fixedBatch' | 'runningVariance'> {
   readonly constants: ReadonlySet<string>;
-  readonly fixedBatch?: number;
 }
 
 /** The producer name in files of ours. */
@@ -18,6 +17,7 @@ export const producerName = 'asteroid';
 
 const constantsKey = 'asteroid.constants';
 const fixedBatchKey = 'asteroid.fixedBatch';
+const runningVarianceKey = 'asteroid.runningVariance';
 
 /** The entries for a graph; none if importing would find the same without them. */
 export function writeMetadata(graph: Graph): StringStringEntryProto[] {
@@ -30,6 +30,7 @@ export function writeMetadata(graph: Graph): StringStringEntryProto[] {
   return [
     ...(constants.length > 0 ? [entry(constantsKey, constants)] : []),
     ...(graph.fixedBatch === undefined ? [] : [entry(fixedBatchKey, graph.fixedBatch)]),
+    ...(graph.runningVariance === undefined ? [] : [entry(runningVarianceKey, graph.runningVariance)]),
   ];
 }
 
@@ -46,8 +47,10 @@ export function readMetadata(model: ModelProto): Metadata {
   };
   const constants = read(constantsKey);
   const fixedBatch = read(fixedBatchKey);
+  const runningVariance = runningVariances.find((known) => known === read(runningVarianceKey));
   return {
     constants: new Set(Array.isArray(constants) ? constants.filter((name) => typeof name === 'string') : []),
     ...(Number.isSafeInteger(fixedBatch) && (fixedBatch as number) > 0 ? { fixedBatch: fixedBatch as number } : {}),
+    ...(runningVariance === undefined ? {} : { runningVariance }),
   };
 }

@@ -4,7 +4,7 @@
 import type { Plan } from '../../cluster/cluster.ts';
 import { InputError } from '../../errors.ts';
 import { freezeBatchNormalization } from '../../graph/freeze.ts';
-import type { Graph } from '../../graph/graph.ts';
+import type { Graph, RunningVariance } from '../../graph/graph.ts';
 import { forwardOnlyCount, type LayerSequence, layers } from '../../graph/layers.ts';
 import { withLogits } from '../../graph/logits.ts';
 
@@ -13,6 +13,8 @@ export interface FineTuning {
   readonly loss: 'cross-entropy' | 'mse';
   readonly freeze: readonly string[];
   readonly freezeAllBut: readonly string[];
+  /** Default: as the model's producer has it. */
+  readonly runningVariance?: RunningVariance;
 }
 
 /** A model as a run trains it. */
@@ -29,13 +31,17 @@ export interface TrainedLayers {
  * mode, and a Softmax at the end is left to the loss. Throws InputError for a pattern that matches nothing, and where
  * nothing is left to train.
  */
-export function trainedLayers(graph: Graph, { loss, freeze, freezeAllBut }: FineTuning): TrainedLayers {
+export function trainedLayers(
+  graph: Graph,
+  { loss, freeze, freezeAllBut, runningVariance = graph.runningVariance }: FineTuning,
+): TrainedLayers {
   const notes: string[] = [];
   const { graph: open, softmax } = loss === 'cross-entropy' ? withLogits(graph) : { graph, softmax: undefined };
   if (softmax !== undefined)
     notes.push('The model ends in a Softmax: the loss takes the logits before it, and the trained model keeps it.');
   const frozen = frozenNames(open.parameters, { freeze, freezeAllBut });
-  const sequence = layers(freezeBatchNormalization(open, frozen), { frozen });
+  const trained = runningVariance === undefined ? open : { ...open, runningVariance };
+  const sequence = layers(freezeBatchNormalization(trained, frozen), { frozen });
   const { parameters } = sequence.graph;
   const used = frozen.filter((name) => parameters.includes(name));
   if (parameters.length > 0 && used.length === parameters.length) throw nothingLeft({ freezeAllBut });
