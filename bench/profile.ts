@@ -91,7 +91,7 @@ async function measureCase(spec: string) {
         label,
         form: { passes: isLast ? 'step' : 'whole', sums: 'in-graph', grains: 1 },
       });
-      const measured = await timeMicroBatches(trial, { ms: 50, runLimit: 50 });
+      const measured = await timeMicroBatches(trial, { ms: 50, runLimit: 50, count: 7, warmRuns: 2 });
       trial.release();
       const measuredMs = measured.forwardMs + measured.backwardMs;
       const predictedMs = predicted.forwardMs(first, end, share) + predicted.backwardMs(first, end, share);

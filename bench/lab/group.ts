@@ -196,7 +196,8 @@ export async function openGroup(bench: LabBench, group: Group, copying: Copying)
 /** The group in a lab that is open, with what is measured now or cached. */
 export async function measured(bench: LabBench, group: Group, bed: Testbed, { copies }: Copying): Promise<ReadyGroup> {
   const batch = group.microBatch * group.count;
-  const settings = [...settingsOf(group), '--replicate-batch-norm', ...(copies ? [] : ['--replicate-every', '0'])];
+  const copied = copies ? [] : ['--replicate-every', '0'];
+  const settings = [...settingsOf(group), '--replicate-batch-norm', '--profile', 'full', ...copied];
   const train: ReadyGroup['train'] = (args, options) => bed.train([...settings, ...args], { ...options, batch });
   const first = await train(['--steps', '1', '--planner', 'dp', '--schedule', '1f1b'], {});
   const { profile, cluster } = first.documents();

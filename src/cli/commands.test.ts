@@ -112,6 +112,7 @@ test('every command has help with an example, and every example parses', async (
     'worker',
     'doctor',
     'devices',
+    'inspect',
     'profile',
     'plan',
     'simulate',

@@ -261,14 +261,24 @@ const cases: readonly Case[] = [
     args: ['train', ...model, '--data', `npy:${at('x.npy')},${at('high.npy')}`],
     says:
       `The label 3 at row 7 of ${at('high.npy')} is outside 0…2: the model has 3 outputs; ` +
-      'correct the labels or take a model with more outputs.',
+      'correct the labels, take a model with more outputs, or leave such labels out with --ignore-label 3.',
   },
   {
     name: 'a label below 0',
     args: ['train', ...model, '--data', `npy:${at('x.npy')},${at('low.npy')}`],
     says:
       `The label -1 at row 19 of ${at('low.npy')} is outside 0…2: the model has 3 outputs; ` +
-      'correct the labels or take a model with more outputs.',
+      'correct the labels, take a model with more outputs, or leave such labels out with --ignore-label -1.',
+  },
+  {
+    name: 'an output that the model does not have',
+    args: ['train', ...model, '--data', `npy:${at('x.npy')},${at('y.npy')}`, '--output', 'logits'],
+    says: '--output logits is not an output of the model: it has y.',
+  },
+  {
+    name: 'eval with a label to leave out that is no number',
+    args: ['eval', ...model, '--data', `npy:${at('x.npy')},${at('y.npy')}`, '--ignore-label', 'void'],
+    says: '--ignore-label void must be a whole number.',
   },
   {
     name: 'fewer labels than inputs',
@@ -430,9 +440,35 @@ const cases: readonly Case[] = [
     says: '--tls-cert and --tls-key belong together: give both.',
   },
   {
-    name: 'an address that cannot be dialled',
-    args: changed('--workers', '1', '--host', '0.0.0.0', '--insecure'),
-    says: `--host 0.0.0.0 is not an address that other machines can dial: ${dialled}.`,
+    name: 'an address to advertise that cannot be dialled',
+    args: changed('--workers', '1', '--host', '0.0.0.0', '--advertise', '0.0.0.0:7700'),
+    says:
+      "--advertise 0.0.0.0:7700 is no address that other machines can dial: give one of this machine's, " +
+      'or of the router or host that leads to it.',
+  },
+  {
+    name: 'an address to advertise with a port that is none',
+    args: changed('--workers', '1', '--advertise', '192.168.1.20:70000'),
+    says:
+      '--advertise 192.168.1.20:70000 is not ADDRESS or ADDRESS:PORT, such as 192.168.1.20:7700: ' +
+      'give what other machines dial.',
+  },
+  {
+    name: 'a worker that listens on the address of another machine',
+    args: ['worker', '--join', 'wss://127.0.0.1:1', '--host', '192.0.2.99'],
+    says: `--host 192.0.2.99 is not an address of this machine: ${dialled}.`,
+  },
+  {
+    name: 'a worker that listens on no port',
+    args: ['worker', '--join', 'wss://127.0.0.1:1', '--port', '0'],
+    says: '--port 0 must be a whole number from 1 to 65535.',
+  },
+  {
+    name: 'a doctor for an address that is none',
+    args: ['doctor', '--advertise', 'http://here'],
+    says:
+      '--advertise http://here is not ADDRESS or ADDRESS:PORT, such as 192.168.1.20:7700: ' +
+      'give what other machines dial.',
   },
 
   {
@@ -545,7 +581,7 @@ const cases: readonly Case[] = [
     args: ['eval', ...model, '--data', `npy:${at('x.npy')},${at('high.npy')}`],
     says:
       `The label 3 at row 7 of ${at('high.npy')} is outside 0…2: the model has 3 outputs; ` +
-      'correct the labels or take a model with more outputs.',
+      'correct the labels, take a model with more outputs, or leave such labels out with --ignore-label 3.',
   },
   {
     name: 'export of a folder that is not a run',

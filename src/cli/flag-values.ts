@@ -20,3 +20,10 @@ export function engineName(text: string): 'onnxruntime' | 'reference' {
 export function collected(value: string, all: readonly string[]): string[] {
   return [...all, value];
 }
+
+/** A flag that must be a whole number of any sign. */
+export function integer(flag: string, text: string): number {
+  const value = Number(text);
+  if (text.trim() === '' || !Number.isInteger(value)) throw new InputError(`${flag} ${text} must be a whole number.`);
+  return value;
+}

@@ -6,13 +6,15 @@ import type { Cluster, Profile } from '../cluster/cluster.ts';
 import { kindModel, profileOfKinds } from '../cluster/device-kinds.ts';
 import { parseProfile } from '../cluster/validate.ts';
 import { InputError } from '../errors.ts';
-import { loadModel, modelTable } from '../runtime/host/models.ts';
+import { modelTable } from '../runtime/host/models.ts';
 import { measureHere } from '../runtime/host/profile-here.ts';
+import type { LoadedModel } from '../runtime/run/loaded-model.ts';
 import { progress } from './commands/profile.ts';
 import { readText } from './files.ts';
+import { loadSizedModel, type SizeOptions } from './model-options.ts';
 import type { Output } from './output.ts';
 
-export interface PlanningProfileOptions {
+export interface PlanningProfileOptions extends SizeOptions {
   readonly model?: string;
   readonly profile?: string;
   /** Of a measurement. */
@@ -33,19 +35,19 @@ export async function planningProfile(
     throw new InputError('--profile or --model is missing: give a profile, or a model to measure here.');
   if (cluster.devices.some(({ kind }) => kind !== undefined && kindModel(kind) !== undefined)) {
     if (!output.isJson) output.terminal.section('Note', "times are those of the devices' kinds, not measured");
-    return profileOfKinds(await modelTable(model), cluster);
+    return profileOfKinds(await modelTable(model, () => loadSizedModel(model, options)), cluster);
   }
-  return measured(model, cluster, options.largestBatch, output);
+  return measured(await loadSizedModel(model, options), cluster, options.largestBatch, output);
 }
 
-async function measured(model: string, cluster: Cluster, largestBatch: number, output: Output): Promise<Profile> {
+async function measured(model: LoadedModel, cluster: Cluster, largestBatch: number, output: Output): Promise<Profile> {
   const device = 'this-device';
   if (!output.isJson)
     output.terminal.section(
       'Note',
       'the kinds of the devices have no performance models: every device is taken for one like this',
     );
-  const here = await measureHere(await loadModel(model, 0), {
+  const here = await measureHere(model, {
     largestBatch,
     device,
     threads: 1,

@@ -247,9 +247,10 @@ test('numbers that are not finite end a run with the fix and the way back', { ti
   assert.equal(end.code, 1);
   const fix = 'lower the learning rate (--lr) or clip gradients (--clip-norm)';
   const saved = `the last checkpoint is after round 1; continue with: npx asteroid train --resume ${at('diverged')}`;
+  const why = 'the first layer whose output is not finite is block1.conv1, and its weights were finite';
   assert.equal(
     end.stderr,
-    `asteroid: Training ended: the loss or a gradient of round 1 is not a finite number: ${fix}; ${saved}\n`,
+    `asteroid: Training ended: the loss or a gradient of round 1 is not a finite number (${why}): ${fix}; ${saved}\n`,
   );
 });
 

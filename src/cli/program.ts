@@ -15,6 +15,7 @@ const commands: Readonly<Record<string, () => Promise<AddCommand>>> = {
   worker: async () => (await import('./commands/worker.ts')).addWorker,
   doctor: async () => (await import('./commands/doctor.ts')).addDoctor,
   devices: async () => (await import('./commands/devices.ts')).addDevices,
+  inspect: async () => (await import('./commands/inspect.ts')).addInspect,
   profile: async () => (await import('./commands/profile.ts')).addProfile,
   plan: async () => (await import('./commands/plan.ts')).addPlan,
   simulate: async () => (await import('./commands/simulate.ts')).addSimulate,

@@ -71,6 +71,7 @@ test('the README holds these commands and no others', async () => {
     'npx asteroid worker',
     'npx asteroid drain',
     'npx asteroid train',
+    'npx asteroid inspect',
     'npx asteroid train',
     'npx asteroid eval',
     'npx asteroid verify',
@@ -121,7 +122,7 @@ test('a second machine, which is this one, reached over its own address', {
 test('a model of your own: train, eval, verify', { timeout }, async () => {
   const trained = await runCommand(await args('train --model net.onnx'), { cwd });
   assert.equal(trained.code, 0, trained.stderr);
-  assert.match(trained.stdout, /\nDone {7}after 10 rounds, .*\nFolder {5}runs\/net /);
+  assert.match(trained.stdout, /\nDone {7}after 20 rounds, .*\nFolder {5}runs\/net /);
   const tested = await runCommand(await args('eval'), { cwd });
   assert.equal(tested.code, 0, tested.stderr);
   assert.match(tested.stdout, /^Accuracy {3}\d+\.\d\d %\nLoss /);

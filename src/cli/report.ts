@@ -7,6 +7,7 @@ import { processMiB } from '../cluster/memory.ts';
 import { elementCount } from '../graph/tensor.ts';
 import type { Observer, RunEvent } from '../runtime/protocol/events.ts';
 import type { PreparedRun } from '../runtime/run/prepare.ts';
+import { roundsPerEpoch } from '../training/data/order.ts';
 import { Progress } from './progress.ts';
 import { bandwidth, bar, command, counted, duration, grouped, labelWidth, memory, type Terminal } from './terminal.ts';
 
@@ -32,7 +33,7 @@ export function humanReporter(terminal: Terminal, now: () => number): Observer {
 
 /** Says what will be trained on which data, before training begins. */
 export function describeRun(
-  { settings, model, subject, dataset, test, machine }: PreparedRun,
+  { settings, model, subject, dataset, test, machine, order }: PreparedRun,
   terminal: Terminal,
 ): void {
   const { parameters, initializers } = subject.sequence.graph;
@@ -46,7 +47,10 @@ export function describeRun(
   const tested = test === undefined ? '' : `, ${grouped(test.sampleCount)} others to test`;
   terminal.section('Data', `${dataset.name}: ${grouped(dataset.sampleCount)} samples to train${tested}`);
   const from = machine.firstRound > 0 ? `, from round ${machine.firstRound}` : '';
-  const rounds = `${counted(machine.endRound, 'round')} of ${counted(settings.batch, 'sample')}${from}`;
+  const { restSize = 0 } = order;
+  const last =
+    restSize > 0 && roundsPerEpoch(order) <= machine.endRound ? ` (${restSize} in the last of an epoch)` : '';
+  const rounds = `${counted(machine.endRound, 'round')} of ${counted(settings.batch, 'sample')}${last}${from}`;
   const lrSchedule = settings.lrSchedule === 'constant' ? '' : `, ${settings.lrSchedule}`;
   terminal.section('Settings', `${rounds}; ${settings.optimizer}, learning rate ${settings.lr}${lrSchedule}`);
   if (settings.workers > 0)
@@ -153,7 +157,7 @@ class HumanReport {
     return device.padEnd(Math.max(8, ...this.#deviceNames.map((name) => name.length)));
   }
 
-  #listening({ url, joinCode, remoteCount }: Event<'listening'>): void {
+  #listening({ url, otherUrls = [], joinCode, remoteCount }: Event<'listening'>): void {
     const { colors } = this.#terminal;
     const isPlain = url.startsWith('ws:') && !/^ws:\/\/(localhost|127\.|\[::1\])/.test(url);
     this.#section(
@@ -161,6 +165,8 @@ class HumanReport {
       `for ${counted(remoteCount, 'worker')} to join; there, with the join code ${colors.bold(joinCode)}:`,
     );
     this.#section('Waiting', `  ${colors.bold(command(`worker --join ${url}${isPlain ? ' --insecure' : ''}`))}`);
+    const others = [...new Set(otherUrls)].filter((other) => other !== url);
+    if (others.length > 0) this.#section('Waiting', `  on other networks of this machine: ${others.join(', ')}`);
   }
 
   #joined(event: Event<'joined'>): void {
@@ -341,9 +347,18 @@ function lineOf(event: RunEvent): readonly [label: string, text: string] | undef
       return ['Prepared', `for the loss of any one device, after ${event.seconds.toFixed(0)} s`];
     case 'note':
       return ['Note', event.message];
+    case 'relayed':
+      return ['Links', relayedText(event)];
     default:
       return undefined;
   }
+}
+
+function relayedText({ between: [one, other] }: Event<'relayed'>): string {
+  return (
+    `${one} ↔ ${other} over this machine, since neither reaches the other: ` +
+    'with --port and --advertise one of them could be reached (asteroid doctor)'
+  );
 }
 
 function coolDownText({ device, departureCount, seconds }: Event<'cool-down'>): string {

@@ -7,8 +7,11 @@ import { z } from 'zod';
 import { InputError } from '../errors.ts';
 import { runningVariances } from '../graph/graph.ts';
 import { compressModes } from '../planner/compress.ts';
+import { thoroughnesses } from '../runtime/protocol/profile-points.ts';
 import { autoSchedule, type TrainSettings } from '../runtime/run/settings.ts';
 import { scheduleNames } from '../schedule/schedules.ts';
+import { lossKinds } from '../training/losses.ts';
+import { amount, fraction, numeric, port, positive, text, toggle, whole, wholeOrZero } from './setting-values.ts';
 
 interface Setting {
   /** The flag's argument, such as 'N'; absent for switches. */
@@ -21,26 +24,6 @@ interface Setting {
   /** Only `--no-NAME` exists as a flag. */
   readonly isNegated?: boolean;
 }
-
-/** Accepts the text of a flag and the number of a YAML file; true, null and '' are refused. */
-function numeric(schema: z.ZodNumber): z.ZodType {
-  return z.preprocess((value) => (typeof value === 'string' && value.trim() !== '' ? Number(value) : value), schema);
-}
-
-const whole = numeric(
-  z.number().int('must be a whole number').min(1, 'must be at least 1').max(1e9, 'must be at most 1e9'),
-);
-const wholeOrZero = numeric(
-  z.number().int('must be a whole number').min(0, 'must not be negative').max(1e9, 'must be at most 1e9'),
-);
-const port = numeric(
-  z.number().int('must be a whole number').min(0, 'must not be negative').max(65535, 'must be at most 65535'),
-);
-const amount = numeric(z.number().min(0, 'must not be negative'));
-const positive = numeric(z.number().gt(0, 'must be above 0'));
-const fraction = numeric(z.number().min(0, 'must be 0 to 1').max(1, 'must be 0 to 1'));
-const toggle = z.boolean();
-const text = z.string().min(1, 'must not be empty');
 
 const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   model: {
@@ -56,6 +39,14 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
       'synthetic:SHAPE | synthetic-tokens:LENGTH:VOCABULARY',
     schema: text,
     isRequired: true,
+  },
+  inputShape: {
+    argument: 'NAME=SHAPE',
+    description:
+      'sizes of an input that the model leaves open, as x=N,3,224,224, where the data are not enough; may be repeated',
+    schema: z.array(text),
+    default: [],
+    isList: true,
   },
   headClasses: {
     argument: 'N',
@@ -75,6 +66,11 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     schema: wholeOrZero,
   },
   batch: { argument: 'N', description: 'samples of an update', schema: whole, default: 32 },
+  dropLast: {
+    description: 'leave out what does not fill the last batch of an epoch (default: a smaller batch)',
+    schema: toggle,
+    default: false,
+  },
   microBatch: {
     argument: 'N',
     description: 'samples that travel through the pipeline at once (default: the planner chooses)',
@@ -104,9 +100,23 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   clipNorm: { argument: 'N', description: 'largest norm of the whole gradient', schema: positive },
   loss: {
     argument: 'NAME',
-    description: 'cross-entropy | mse',
-    schema: z.enum(['cross-entropy', 'mse']),
+    description:
+      'cross-entropy (labels: class numbers) | binary-cross-entropy (0 or 1 for each output; a Sigmoid at the end ' +
+      'belongs to it) | mse',
+    schema: z.enum(lossKinds),
     default: 'cross-entropy',
+  },
+  output: {
+    argument: 'NAME',
+    description: "the model's output that the loss takes (default: its first)",
+    schema: text,
+  },
+  ignoreLabel: {
+    argument: 'N',
+    description: 'labels that are left out of loss, accuracy and gradient, such as 255; −100 always is',
+    schema: numeric(
+      z.number().int('must be a whole number').min(-1e9, 'must be at least -1e9').max(1e9, 'must be at most 1e9'),
+    ),
   },
   freeze: {
     argument: 'PATTERN',
@@ -121,6 +131,26 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     schema: z.array(text),
     default: [],
     isList: true,
+  },
+  profile: {
+    argument: 'NAME',
+    description: 'how the model is measured at the start: quick (seconds; rounds correct it) | full (minutes)',
+    schema: z.enum(thoroughnesses),
+    default: 'quick',
+  },
+  train: {
+    argument: 'PATTERN',
+    description: 'tensors that are trained although the file does not say that they are parameters; may be repeated',
+    schema: z.array(text),
+    default: [],
+    isList: true,
+  },
+  batchNorm: {
+    argument: 'MODE',
+    description:
+      'training: normalize by the statistics of each batch, also in models exported for inference (default) | ' +
+      'inference: by the stored ones, which stay',
+    schema: z.enum(['inference', 'training']),
   },
   planner: { argument: 'NAME', description: 'best | asteroid | straight | dp | single', schema: text, default: 'best' },
   compress: {
@@ -147,8 +177,20 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     default: 0,
   },
   remote: { argument: 'N', description: 'also wait for N workers on other machines', schema: wholeOrZero, default: 0 },
-  host: { argument: 'ADDRESS', description: 'the address to listen on', schema: text, default: '127.0.0.1' },
+  host: {
+    argument: 'ADDRESS',
+    description: 'the address to listen on; 0.0.0.0 and :: are all of this machine',
+    schema: text,
+    default: '127.0.0.1',
+  },
   port: { argument: 'N', description: 'the port to listen on; 0 takes a free one', schema: port, default: 0 },
+  advertise: {
+    argument: 'ADDRESS[:PORT]',
+    description:
+      'what other machines dial, where a router, a container or a tunnel leads to this one ' +
+      '(default: the address and port listened on)',
+    schema: text,
+  },
   tlsCert: {
     argument: 'FILE',
     description: "an own certificate (PEM) to listen with, instead of the cluster's",
@@ -346,6 +388,11 @@ function checked(settings: TrainSettings): TrainSettings {
     );
   }
   checkStrict(settings);
+  if (settings.ignoreLabel !== undefined && settings.loss === 'mse')
+    throw new InputError(
+      `--ignore-label ${settings.ignoreLabel} does not go with --loss mse, whose targets are numbers: ` +
+        'leave such samples out of the data.',
+    );
   if (settings.nesterov && (settings.optimizer !== 'sgd' || settings.momentum === 0)) {
     throw new InputError('--nesterov needs --optimizer sgd and a --momentum above 0.');
   }

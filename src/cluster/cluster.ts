@@ -87,6 +87,8 @@ export interface Profile {
   /** Per sample. */
   readonly labelBytes: number;
   readonly layers: readonly LayerProfile[];
+  /** The only micro-batch with which the model runs, if it was exported for one batch size. */
+  readonly fixedBatch?: number;
   /** Measured points, ascending; between them interpolate, above them extrapolate. */
   readonly batchSizes: readonly number[];
   /** By device name or kind. */

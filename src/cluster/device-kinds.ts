@@ -9,7 +9,7 @@ import { InputError } from '../errors.ts';
 import type { Cluster, DeviceTimes, LayerProfile, Profile } from './cluster.ts';
 
 /** A model's sizes without any device's times. */
-export interface ModelTable extends Pick<Profile, 'model' | 'inputBytes' | 'labelBytes'> {
+export interface ModelTable extends Pick<Profile, 'model' | 'inputBytes' | 'labelBytes' | 'fixedBatch'> {
   readonly layers: readonly TableLayer[];
 }
 

@@ -109,6 +109,7 @@ const profileSchema = z.object(
     inputBytes: zeroOrMore('bytes of one sample'),
     labelBytes: zeroOrMore('bytes of one label'),
     layers: filledList(layerSchema(limits), 'layers'),
+    fixedBatch: wholeFrom(1, 'the only batch size of the model').exactOptional(),
     batchSizes: filledList(wholeFrom(1, 'a measured batch size'), 'measured batch sizes'),
     devices: z.record(z.string(), deviceTimesSchema(limits), 'an object from device name or kind to its times'),
   },

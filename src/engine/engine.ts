@@ -69,6 +69,8 @@ export interface TranslationTarget {
 export interface Engine {
   /** For people and caches, such as "onnxruntime-node 1.30.0 cpu (1 thread)". */
   readonly name: string;
+  /** One sentence for the user, where this is a far slower engine than the device could have: why, and the mend. */
+  readonly warning?: string | undefined;
   /**
    * Channels of a block, where the engine has kernels for the blocked layout (lowering/blocked.ts): graphs may use them
    * then.

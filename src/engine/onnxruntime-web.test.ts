@@ -12,11 +12,18 @@ const missing = (): Promise<never> =>
 
 test('the native engine where there is one, else WebAssembly, else what to install', async () => {
   const native = await createOnnxRuntimeHereEngine();
+  assert.equal(native.warning, undefined);
   assert.match(native.name, /^onnxruntime-node \d+\.\d+\.\d+ cpu \(1 thread\)$/);
   await native.close();
   const web = await createOnnxRuntimeHereEngine({ loadNative: missing });
   assert.match(web.name, /^onnxruntime-web \d+\.\d+\.\d+ wasm \(1 thread\)$/);
   assert.equal(web.blockSize, undefined);
+  assert.equal(
+    web.warning,
+    'SLOW: this device computes over WebAssembly, several times slower than it could, because the package ' +
+      'onnxruntime-node is not installed; run "npm install --ignore-scripts onnxruntime-node" where asteroid is ' +
+      'installed.',
+  );
   await web.close();
   await assert.rejects(
     createOnnxRuntimeHereEngine({ loadNative: missing, loadWeb: missing }),

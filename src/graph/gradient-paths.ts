@@ -27,6 +27,7 @@ const positions: Readonly<Record<string, readonly number[]>> = {
   Compress: [0],
   ConstantOfShape: [],
   CumSum: [0],
+  DFT: [0],
   Dropout: [0],
   Equal: [],
   Expand: [0],

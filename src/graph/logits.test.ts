@@ -11,8 +11,8 @@ import { tensor } from './tensor.ts';
 test('the Softmax over classes is removed; its input becomes the output', () => {
   const b = new GraphBuilder('net', { seed: 1 });
   const logits = b.linear(b.input('x', 'float32', ['N', 4]), { name: 'head', outFeatures: 3 });
-  const { graph, softmax } = withLogits(b.build([b.softmax(logits)]));
-  assert.equal(softmax, 'Softmax_1');
+  const { graph, removed } = withLogits(b.build([b.softmax(logits)]), 'Softmax');
+  assert.equal(removed, 'Softmax');
   assert.deepEqual(graph.outputs, [{ name: logits, type: 'float32', shape: ['N', 3] }]);
   assert.deepEqual(
     graph.nodes.map(({ operator }) => operator),
@@ -31,8 +31,8 @@ test('an old Softmax over the flattened input, as the importer writes it, is rem
     outputs: ['y'],
     initializers: { w: tensor('float32', [4, 3], new Array(12).fill(1)) },
   });
-  const { graph, softmax } = withLogits(importModel(bytes).graph);
-  assert.notEqual(softmax, undefined);
+  const { graph, removed } = withLogits(importModel(bytes).graph, 'Softmax');
+  assert.equal(removed, 'Softmax');
   const { graph: fixed } = instantiate(graph, 2);
   assert.deepEqual([fixed.outputs[0]?.name, fixed.outputs[0]?.shape], ['y', [2, 3]]);
   assert.equal(
@@ -46,6 +46,25 @@ test('attention’s Softmax, one over another axis, and one that is read further
   const x = b.input('x', 'float32', ['N', 2, 3, 4]);
   for (const output of [b.relu(b.softmax(x)), b.node('Softmax', [x], { axis: int(2) }), x]) {
     const graph = b.build([output]);
-    assert.deepEqual(withLogits(graph), { graph, softmax: undefined });
+    assert.deepEqual(withLogits(graph, 'Softmax'), { graph, removed: undefined });
   }
+});
+
+test('a logarithm of a Softmax goes with it, in one node or two', () => {
+  const b = new GraphBuilder('net', { seed: 1 });
+  const logits = b.linear(b.input('x', 'float32', ['N', 4]), { name: 'head', outFeatures: 3 });
+  for (const output of [b.node('LogSoftmax', [logits], { axis: int(1) }), b.node('Log', [b.softmax(logits)])]) {
+    const { graph, removed } = withLogits(b.build([output]), 'Softmax');
+    assert.equal(removed, 'LogSoftmax');
+    assert.deepEqual(graph.outputs, [{ name: logits, type: 'float32', shape: ['N', 3] }]);
+  }
+});
+
+test('a Sigmoid is removed for the loss that takes its logits, and stays for another', () => {
+  const b = new GraphBuilder('net', { seed: 1 });
+  const logits = b.linear(b.input('x', 'float32', ['N', 4]), { name: 'head', outFeatures: 3 });
+  const model = b.build([b.node('Sigmoid', [logits])]);
+  const { graph, removed } = withLogits(model, 'Sigmoid');
+  assert.deepEqual([removed, graph.outputs[0]?.name], ['Sigmoid', logits]);
+  assert.deepEqual(withLogits(model, 'Softmax'), { graph: model, removed: undefined });
 });

@@ -1,46 +1,74 @@
-// Removes the final Softmax of a model: losses need its input.
+// Removes what squashes a model's logits at its end, a Softmax or a Sigmoid: losses need its input.
 
 import { type Graph, intAttribute, type Node } from './graph.ts';
-import { usedValues } from './liveness.ts';
+import { producers, usedValues } from './liveness.ts';
+
+/** What a loss does itself, and may have been done already: over classes, or number by number. */
+export type Squashing = 'Softmax' | 'Sigmoid';
 
 /** A graph whose first output is logits. */
 export interface Logits {
   readonly graph: Graph;
-  /** The removed Softmax node's name; undefined if there was none. */
-  readonly softmax: string | undefined;
+  /** What was removed, as users know it: 'Softmax', 'LogSoftmax', 'Sigmoid'; undefined if there was nothing. */
+  readonly removed: string | undefined;
 }
 
-/** Operators that may follow a Softmax over classes before the output: they move or rename values. */
+/** Operators that may follow before the output: they move or rename values. */
 const movers: ReadonlySet<string> = new Set(['Identity', 'Reshape', 'Flatten', 'Squeeze', 'Unsqueeze']);
 
 /**
- * The graph without the Softmax over classes (axis 1 or the last) at the end of its first output, if there is one;
- * other outputs are then removed as well. If the Softmax computed the output itself, the output is named after the
- * logits.
+ * The graph without the Softmax over classes (axis 1 or the last), its logarithm included, or without the Sigmoid at
+ * the end of its first output, if there is one; other outputs are then removed as well. If it computed the output
+ * itself, the output is named after the logits.
  */
-export function withLogits(graph: Graph): Logits {
+export function withLogits(graph: Graph, squashing: Squashing): Logits {
   const first = graph.outputs[0];
-  const softmax = first === undefined ? undefined : lastSoftmax(graph, first.name);
-  if (first === undefined || softmax === undefined) return { graph, softmax: undefined };
-  const [probabilities = '', logits = ''] = [softmax.outputs[0], softmax.inputs[0]];
-  const rename = (name: string): string => (name === probabilities ? logits : name);
+  const found = first === undefined ? undefined : lastSquashing(graph, first.name, squashing);
+  if (first === undefined || found === undefined) return { graph, removed: undefined };
+  const { squashed, logits, nodes: gone, name } = found;
+  const rename = (value: string): string => (value === squashed ? logits : value);
   const nodes = graph.nodes
-    .filter((node) => node !== softmax)
+    .filter((node) => !gone.includes(node))
     .map((node) => ({ ...node, inputs: node.inputs.map(rename) }));
   const outputs = [{ ...first, name: rename(first.name) }];
   const used = usedValues(nodes, [rename(first.name)]);
-  const keep = (names: readonly string[]): string[] => names.filter((name) => used.has(name));
+  const keep = (names: readonly string[]): string[] => names.filter((value) => used.has(value));
   return {
     graph: { ...graph, outputs, nodes, parameters: keep(graph.parameters), buffers: keep(graph.buffers) },
-    softmax: softmax.name,
+    removed: name,
   };
 }
 
-function lastSoftmax({ nodes }: Graph, output: string): Node | undefined {
-  const producers = new Map(nodes.flatMap((node) => node.outputs.map((name) => [name, node] as const)));
-  for (let node = producers.get(output); node?.domain === ''; node = producers.get(node.inputs[0] ?? '')) {
-    if (node.operator === 'Softmax') return [1, -1].includes(intAttribute(node, 'axis', -1)) ? node : undefined;
-    if (!movers.has(node.operator)) return undefined;
+interface Found {
+  readonly name: string;
+  readonly nodes: readonly Node[];
+  readonly squashed: string;
+  readonly logits: string;
+}
+
+function lastSquashing({ nodes, outputs }: Graph, output: string, squashing: Squashing): Found | undefined {
+  const made = producers(nodes);
+  const axes = [1, -1, (outputs[0]?.shape.length ?? 0) - 1];
+  let logarithm: Node | undefined;
+  for (let node = made.get(output); node?.domain === ''; node = made.get(node.inputs[0] ?? '')) {
+    const { operator } = node;
+    if (isSquashing(operator, squashing)) {
+      if (squashing === 'Softmax' && !axes.includes(intAttribute(node, 'axis', -1))) return undefined;
+      return {
+        name: logarithm === undefined ? operator : 'LogSoftmax',
+        nodes: logarithm === undefined ? [node] : [logarithm, node],
+        squashed: (logarithm ?? node).outputs[0] ?? '',
+        logits: node.inputs[0] ?? '',
+      };
+    }
+    // log(softmax(x)), written out; nothing stands between the two.
+    if (logarithm !== undefined) return undefined;
+    if (operator === 'Log' && squashing === 'Softmax') logarithm = node;
+    else if (!movers.has(operator)) return undefined;
   }
   return undefined;
+}
+
+function isSquashing(operator: string, squashing: Squashing): boolean {
+  return operator === squashing || (squashing === 'Softmax' && operator === 'LogSoftmax');
 }

@@ -4,10 +4,29 @@
 
 import { assert } from '../assert.ts';
 import { InputError } from '../errors.ts';
-import { batchSymbol, type Dimension, type Graph, int, type Node, type ValueInfo } from './graph.ts';
+import {
+  type Attributes,
+  batchSymbol,
+  type Dimension,
+  type Graph,
+  int,
+  intAttribute,
+  type Node,
+  type ValueInfo,
+} from './graph.ts';
 import { freshName, neededNodes, usedValues } from './liveness.ts';
+import {
+  axisAt,
+  firstSample,
+  freedDifference,
+  gathering,
+  indexComponent,
+  recurrent,
+  sameValues,
+  statePositions,
+} from './rebatch-parts.ts';
 import { instantiate, refuseUnsupported, TypeWalk } from './static.ts';
-import { allocate, elementCount, int64s, sameShape, type Tensor, toNumbers, wrap } from './tensor.ts';
+import { elementCount, int64s, sameShape, scalar, type Tensor, toNumbers, type ValueType } from './tensor.ts';
 
 /** Thrown within this file if a model cannot be freed. */
 class FixedBatch extends Error {}
@@ -47,6 +66,7 @@ const reshaping: ReadonlySet<string> = new Set(['Reshape', 'Flatten', 'Squeeze',
 
 class Rebatcher {
   readonly #graph: Graph;
+  readonly #firstInput: string;
   readonly #batchSize: number;
   /** Another batch size that is unlikely to occur in a model. */
   readonly #otherSize: number;
@@ -62,6 +82,7 @@ class Rebatcher {
 
   constructor(graph: Graph, batchSize: number) {
     this.#graph = graph;
+    this.#firstInput = graph.inputs[0]?.name ?? '';
     this.#batchSize = batchSize;
     this.#otherSize = 2 * batchSize + 1;
     const [here, there] = [batchSize, this.#otherSize].map((size) =>
@@ -99,29 +120,9 @@ class Rebatcher {
       initializers: new Map([...this.#initializers].filter(([name]) => used.has(name))),
       nodes: this.#nodes,
     };
-    this.#verify(result);
+    const problem = freedDifference(this.#graph, result, this.#batchSize);
+    if (problem !== undefined) throw new FixedBatch(problem);
     return result;
-  }
-
-  /** Checks that at its own size the adapted graph equals the original, and that a third size works. */
-  #verify(result: Graph): void {
-    const before = instantiate(this.#graph, this.#batchSize);
-    const after = instantiate(result, this.#batchSize);
-    for (const [name, { shape }] of before.types) {
-      const now = after.types.get(name);
-      if (
-        now !== undefined &&
-        this.#graph.nodes.some(({ outputs }) => outputs.includes(name)) &&
-        !sameShape(now.shape, shape)
-      )
-        throw new FixedBatch(name);
-    }
-    instantiate(result, this.#batchSize + 3);
-    // If the nodes themselves depend on the size, it is not a batch but the length of an unrolled sequence.
-    const [few, many] = [this.#batchSize + 3, this.#batchSize + 4].map((size) =>
-      instantiate(result, size, { simplify: false }),
-    );
-    if (few?.graph.nodes.length !== many?.graph.nodes.length) throw new FixedBatch('the nodes');
   }
 
   #hasBatch(input: ValueInfo): boolean {
@@ -191,12 +192,14 @@ class Rebatcher {
   }
 
   #adapted(node: Node): Node {
-    const constantTarget =
-      this.#there.constants.has(node.inputs[1] ?? '') && this.#isSameConstant(node.inputs[1] as string);
+    const target = node.inputs[1] ?? '';
+    const constantTarget = sameValues(this.#here.constants.get(target), this.#there.constants.get(target));
     const input = node.inputs[0] ?? '';
     if (node.operator === 'Reshape' && constantTarget && this.#place(input) !== undefined)
       return this.#adaptReshape(node);
     if (node.operator === 'Expand' && constantTarget) return this.#adaptExpand(node);
+    if (recurrent.has(node.operator)) return this.#adaptStates(node);
+    if (gathering.has(node.operator)) return this.#adaptGathering(node);
     try {
       this.#there.visit(node);
       return node;
@@ -204,16 +207,6 @@ class Rebatcher {
       if (!(error instanceof InputError)) throw error;
       return this.#adaptConstants(node);
     }
-  }
-
-  #isSameConstant(name: string): boolean {
-    const [here, there] = [this.#here.constants.get(name), this.#there.constants.get(name)];
-    return (
-      here !== undefined &&
-      there !== undefined &&
-      sameShape(here.shape, there.shape) &&
-      String(here.data) === String(there.data)
-    );
   }
 
   /**
@@ -225,26 +218,11 @@ class Rebatcher {
     this.#here.visit(node);
     const shape = this.#here.type(node.outputs[0] as string).shape;
     const stride = this.#stride(input);
-    const axis = this.#axisAt(shape, stride, this.#place(input)?.axis ?? 0, this.#here.type(input).shape.length);
+    const [inputAxis, inputRank] = [this.#place(input)?.axis ?? 0, this.#here.type(input).shape.length];
+    const axis = axisAt(shape, { stride, batchSize: this.#batchSize, inputAxis, inputRank });
+    if (axis === undefined) throw new FixedBatch('reshape');
     const target = shape.map((dimension, index) => (index === axis ? -1 : dimension));
     return { ...node, inputs: [input, this.#constant(int64s(target), `${node.name}.target`)], attributes: {} };
-  }
-
-  /**
-   * The dimension of `shape` that contains the batch if neighbouring samples are `stride` elements apart. For a batch
-   * of one several may; then prefers a dimension of its own to a merged one, the input's axis if the ranks agree, and
-   * the foremost.
-   */
-  #axisAt(shape: readonly number[], stride: number, inputAxis: number, inputRank: number): number {
-    const candidates = shape.flatMap((dimension, axis) => {
-      const behind = elementCount(shape.slice(axis + 1));
-      return stride % behind === 0 && (behind * dimension) % (stride * this.#batchSize) === 0 ? [axis] : [];
-    });
-    const own = candidates.filter((axis) => shape[axis] === this.#batchSize);
-    const choices = own.length > 0 ? own : candidates;
-    const best = choices.includes(inputAxis) && (own.length > 0 || shape.length === inputRank) ? inputAxis : choices[0];
-    if (best === undefined) throw new FixedBatch('reshape');
-    return best;
   }
 
   /**
@@ -263,7 +241,33 @@ class Rebatcher {
       return { ...node, inputs: [input, this.#constant(int64s(kept), `${node.name}.target`)] };
     }
     if (this.#batchSize === 1 || sizes[0] !== this.#batchSize || (offset <= 0 && shape[-offset] !== 1)) return node;
-    return { ...node, inputs: [input, this.#targetWithBatch(this.#graph.inputs[0]?.name ?? '', 0, sizes, node)] };
+    return { ...node, inputs: [input, this.#withBatch(sizes, { axis: 0, from: this.#firstInput, fromAxis: 0, node })] };
+  }
+
+  /**
+   * A recurrent node whose initial states are the same for every sample: zeros, which are the default, are left out;
+   * others, of a model exported for one sample, are expanded to the batch.
+   */
+  #adaptStates(node: Node): Node {
+    const [x = ''] = node.inputs;
+    const axis = intAttribute(node, 'layout', 0) === 0 ? 1 : 0;
+    const inputs = node.inputs.map((name, position) => {
+      if (!statePositions.includes(position) || name === '') return name;
+      if (this.#place(x)?.axis !== axis || this.#place(name) !== undefined) return name;
+      const value = this.#here.constants.get(name);
+      if (value?.data.every((element: number | bigint) => Number(element) === 0) === true) return '';
+      const { shape } = this.#here.type(name);
+      if (this.#batchSize !== 1 || shape[axis] !== 1) return name;
+      return this.#inserted(
+        'Expand',
+        name,
+        this.#withBatch(
+          shape.map(() => 1),
+          { axis, from: x, fromAxis: axis, node },
+        ),
+      );
+    });
+    return { ...node, inputs };
   }
 
   /**
@@ -272,23 +276,69 @@ class Rebatcher {
    */
   #adaptConstants(node: Node): Node {
     const inputs = node.inputs.map((name) => {
+      if (name !== '' && this.#batchSize === 1) return this.#repeated(name, this.#here.type(name), node);
       const value = this.#there.constants.get(name);
-      return value === undefined || this.#batchSize === 1 ? name : this.#oneSample(name, value);
+      if (value === undefined) return name;
+      const first = firstSample(value, this.#batchSize);
+      return first === undefined ? name : this.#constant(first, `${name}.sample`);
     });
     const adapted = { ...node, inputs: node.operator === 'Concat' ? this.#repeatForConcat(node, inputs) : inputs };
     this.#there.visit(adapted);
     return adapted;
   }
 
-  /** The constant with one entry in place of equal entries for every sample, or the constant unchanged. */
-  #oneSample(name: string, { type, shape, data }: Tensor): string {
-    if (shape[0] !== this.#batchSize) return name;
-    const size = elementCount(shape.slice(1));
-    for (let index = size; index < data.length; index++) if (data[index] !== data[index - size]) return name;
-    const first = allocate(type, size);
-    for (let index = 0; index < size; index++)
-      (first as (number | bigint)[] & typeof first)[index] = data[index] as number & bigint;
-    return this.#constant(wrap(type, [1, ...shape.slice(1)], first), `${name}.sample`);
+  /**
+   * A node that selects along the batch's axis, as `x[arange(N), best]` does. Exported for one sample, its indices
+   * count within it, and their first axis is the batch: the sample's place is added. Others would mix samples.
+   */
+  #adaptGathering(node: Node): Node {
+    const [data = '', indices = '', ...rest] = node.inputs;
+    const place = this.#place(data);
+    if (place === undefined) return node;
+    const { type, shape } = this.#here.type(indices);
+    const components = shape.at(-1) ?? 0;
+    const rank = this.#here.type(data).shape.length;
+    const component = indexComponent(node, place.axis, { rank, components });
+    if (component === undefined) return node;
+    const isFirst = (this.#place(indices)?.axis ?? (shape[0] === 1 ? 0 : -1)) === 0;
+    if (this.#batchSize !== 1 || !isFirst || type !== 'int64' || node.operator === 'GatherElements')
+      throw new FixedBatch(node.name);
+    const made = (operator: string, inputs: readonly string[], stem: string, attributes: Attributes = {}): string => {
+      const output = freshName(`${node.name}.${stem}`, this.#names);
+      this.#add({ operator, domain: '', name: output, inputs, outputs: [output], attributes });
+      return output;
+    };
+    const number = (value: number): string => this.#constant(scalar('int64', value), `${node.name}.number`);
+    const size = made('Shape', [this.#firstInput], 'size', { start: int(0), end: int(1) });
+    const count = made('Squeeze', [size], 'count');
+    const samples = made('Range', [number(0), count, number(1)], 'samples');
+    const column = this.#constant(int64s([-1, ...shape.slice(1).map(() => 1)]), `${node.name}.column`);
+    const step = Array.from({ length: components }, (_, index) => (index === component ? place.inner : 0));
+    const stride = node.operator === 'Gather' ? number(place.inner) : this.#constant(int64s(step), `${node.name}.step`);
+    const places = made('Mul', [made('Reshape', [samples, column], 'column'), stride], 'places');
+    return { ...node, inputs: [data, made('Add', [indices, places], 'indices'), ...rest] };
+  }
+
+  /**
+   * A constant or weight of a model exported for one sample with the entries of one sample (of each attention head) on
+   * an axis in which another input has those of all samples: repeated for each sample.
+   */
+  #repeated(name: string, { shape }: ValueType, node: Node): string {
+    if (this.#place(name) !== undefined) return name;
+    for (const other of node.inputs) {
+      const place = other === '' || other === name ? undefined : this.#place(other);
+      if (place === undefined) continue;
+      const sizes = this.#here.type(other).shape;
+      const axis = place.axis - sizes.length + shape.length;
+      const count = sizes[place.axis] as number;
+      if (count === 1 || shape[axis] !== count || place.inner !== count) continue;
+      const repeats = this.#withBatch(
+        shape.map(() => 1),
+        { axis, from: this.#firstInput, fromAxis: 0, node },
+      );
+      return this.#inserted('Tile', name, repeats);
+    }
+    return name;
   }
 
   /** Inputs of Concat that have one entry for all samples, repeated to the size of the one with the batch. */
@@ -299,30 +349,30 @@ class Rebatcher {
     const ones = this.#here.type(model).shape.map(() => 1);
     return inputs.map((name) => {
       if (this.#place(name) !== undefined || this.#there.type(name).shape[axis] !== 1) return name;
-      const repeated = freshName(`${name}.repeated`, this.#names);
-      const target = this.#targetWithBatch(model, axis, ones, node);
-      this.#add({
-        operator: 'Expand',
-        domain: '',
-        name: repeated,
-        inputs: [name, target],
-        outputs: [repeated],
-        attributes: {},
-      });
-      return repeated;
+      return this.#inserted('Expand', name, this.#withBatch(ones, { axis, from: model, fromAxis: axis, node }));
     });
   }
 
-  /** `sizes`, with `model`'s size on `axis` at that position, computed in the graph. */
-  #targetWithBatch(model: string, axis: number, sizes: readonly number[], node: Node): string {
+  /** A new node's result. */
+  #inserted(operator: 'Expand' | 'Tile', name: string, sizes: string): string {
+    const result = freshName(`${name}.repeated`, this.#names);
+    this.#add({ operator, domain: '', name: result, inputs: [name, sizes], outputs: [result], attributes: {} });
+    return result;
+  }
+
+  /** `sizes`, with the size of `from` on `fromAxis` at position `axis`, computed in the graph. */
+  #withBatch(
+    sizes: readonly number[],
+    { axis, from, fromAxis, node }: { axis: number; from: string; fromAxis: number; node: Node },
+  ): string {
     const size = freshName(`${node.name}.batch`, this.#names);
     this.#add({
       operator: 'Shape',
       domain: '',
       name: size,
-      inputs: [model],
+      inputs: [from],
       outputs: [size],
-      attributes: { start: int(axis), end: int(axis + 1) },
+      attributes: { start: int(fromAxis), end: int(fromAxis + 1) },
     });
     const parts = [sizes.slice(0, axis), sizes.slice(axis + 1)].map((part) =>
       part.length === 0 ? [] : [this.#constant(int64s(part), `${node.name}.sizes`)],

@@ -324,7 +324,8 @@ test('symbols other than the batch need a size', () => {
   assert.throws(
     () => instantiate(graph, 2),
     new InputError(
-      'Input "x" has the symbolic dimension "time", whose size must be given (only the batch may stay open).',
+      'Input "x" has the symbolic dimension "time", whose size must be given (only the batch may stay open): ' +
+        'with --input-shape x=N,time,4, a number for each, or --data.',
     ),
   );
   assert.deepEqual(instantiate(graph, 2, { dimensions: { time: 7 } }).graph.outputs[0]?.shape, [2, 7, 4]);

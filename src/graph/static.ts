@@ -9,6 +9,7 @@ import { nodeFlops } from './flops.ts';
 import { batchSymbol, type Dimension, type Graph, intAttribute, type Node, type ValueInfo } from './graph.ts';
 import { neededNodes, usedValues } from './liveness.ts';
 import { isOperator, operators } from './operators/index.ts';
+import { isQuantizing, quantizedHint } from './quantized.ts';
 import { Simplifier } from './simplify.ts';
 import { elementCount, int64s, scalar, type Tensor, type ValueType } from './tensor.ts';
 
@@ -32,10 +33,8 @@ export interface InstantiateOptions {
 const operatorList = 'docs/operators.md';
 /** Advice for some unsupported operators. */
 const hints: Readonly<Record<string, string>> = {
-  DequantizeLinear: 'export the model before it is quantized',
   If: 'its condition depends on data; export the model without control flow, for shapes that are known',
   Loop: 'export the model without control flow, for shapes that are known',
-  QuantizeLinear: 'export the model before it is quantized',
   Scan: 'export the model without control flow, for shapes that are known',
 };
 /** Operators with random results. */
@@ -124,7 +123,7 @@ export function refuseUnsupported(nodes: readonly Node[]): void {
   const unknown = nodes.filter((node) => !isComposite(node) && (node.domain !== '' || !isOperator(node.operator)));
   const first = unknown[0];
   if (first === undefined) return;
-  const hint = first.domain === '' ? hints[first.operator] : undefined;
+  const hint = isQuantizing(first.operator) ? quantizedHint : first.domain === '' ? hints[first.operator] : undefined;
   const others = [...new Set(unknown.map(qualifiedName))].filter((other) => other !== qualifiedName(first));
   const nor = others.length > 0 ? `, nor ${others.join(', ')}` : '';
   throw new InputError(
@@ -139,7 +138,8 @@ function dimensionSize(input: ValueInfo, dimension: Dimension, sizes: Readonly<R
   if (size === undefined) {
     throw new InputError(
       `Input "${input.name}" has the symbolic dimension "${dimension}", whose size must be given (only the ` +
-        'batch may stay open).',
+        `batch may stay open): with --input-shape ${input.name}=${input.shape.join(',')}, ` +
+        'a number for each, or --data.',
     );
   }
   if (!Number.isSafeInteger(size) || size < 1)

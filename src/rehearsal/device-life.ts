@@ -2,7 +2,7 @@
 
 import { defined } from '../assert.ts';
 import { RunError } from '../errors.ts';
-import type { MeasuredProfile } from '../runtime/device/measure/profiler.ts';
+import type { MeasuredProfile } from '../runtime/device/measure/measurement.ts';
 import { type Served, serveToTheEnd } from '../runtime/host/serve.ts';
 import type { PeerNetwork } from '../runtime/worker/peers.ts';
 import { runWorker } from '../runtime/worker/worker.ts';

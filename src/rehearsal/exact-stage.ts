@@ -82,6 +82,10 @@ export class ExactStage implements StagePort {
     this.#state = new ExactState(world.engine, this.#layers, (what) => this.#violate(what));
   }
 
+  rest(): Promise<never> {
+    return Promise.reject(new Error('every batch of the exact model is whole'));
+  }
+
   get versions(): readonly number[] {
     return this.#state.kept.versions;
   }

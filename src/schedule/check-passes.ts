@@ -3,7 +3,7 @@
 // final, one update a round.
 
 import { assert } from '../assert.ts';
-import { type Checked, isIdle, microBatchName, rangeName, tile, title } from './check-shared.ts';
+import { type Checked, isIdle, isIdleAt, microBatchName, rangeName, tile, title } from './check-shared.ts';
 import { type ElementaryPass, passes } from './passes.ts';
 import { type DeviceProgram, isPass, type LayerRange, type Pass } from './program.ts';
 
@@ -32,9 +32,9 @@ export function checkOrder(device: DeviceProgram, checked: Checked, limit: numbe
 
 function checkAllDone(device: DeviceProgram, checked: Checked, done: ReadonlySet<string>): void {
   const forwardOnly = device.layers[1] <= checked.forwardOnlyLayers;
-  const idle = isIdle(device);
   const name = title(device);
   for (let at = 0; at < checked.microBatchCount; at++) {
+    const idle = isIdleAt(device, checked, at);
     const what = microBatchName(checked, at);
     const has = (part: ElementaryPass): boolean => done.has(`${part} ${at}`);
     assert(
@@ -113,8 +113,9 @@ function checkReductionsOf(
   { round, group, update }: { readonly round: number; readonly group: readonly string[]; readonly update: number },
 ): void {
   const name = title(device);
-  const isTrained = !isIdle(device) && device.layers[1] > checked.forwardOnlyLayers;
-  const lastMicroBatch = ((round + 1) * checked.microBatchCount) / checked.roundCount - 1;
+  const lastOfRound = ((round + 1) * checked.microBatchCount) / checked.roundCount - 1;
+  const lastMicroBatch = isIdleAt(device, checked, lastOfRound) ? lastOfRound - 1 : lastOfRound;
+  const isTrained = !isIdle(device) && lastMicroBatch >= 0 && device.layers[1] > checked.forwardOnlyLayers;
   const reductions: LayerRange[] = [];
   let final = isTrained ? device.layers[1] : device.layers[0];
   for (const [index, step] of device.instructions.entries()) {

@@ -1,10 +1,13 @@
 // What the parts of the check share: names in messages, and ranges of samples.
 
-import type { DeviceProgram, SampleRange } from './program.ts';
+import { type DeviceProgram, type SampleRange, samplesWithin } from './program.ts';
 import type { Unrolled } from './unroll.ts';
 
 /** What is checked: a stretch of rounds of a program. */
 export interface Checked extends Unrolled {
+  readonly microBatchSize: number;
+  /** Samples of the last micro-batch. */
+  readonly lastMicroBatchSize: number;
   readonly stageCount: number;
   /** Whether inputs and labels come from a data feed. */
   readonly hasFeed: boolean;
@@ -28,8 +31,19 @@ export function title(device: DeviceProgram): string {
   return `"${device.device}" (stage ${device.stage})`;
 }
 
-export function isIdle(device: DeviceProgram): boolean {
-  return device.samples[0] === device.samples[1];
+export function isIdle({ samples }: Pick<DeviceProgram, 'samples'>): boolean {
+  return samples[0] === samples[1];
+}
+
+/** A device's samples of a micro-batch. */
+export function samplesAt(device: DeviceProgram, checked: Checked, microBatch: number): SampleRange {
+  const { microBatchCount, microBatchSize, lastMicroBatchSize } = checked;
+  return samplesWithin(device, microBatch === microBatchCount - 1 ? lastMicroBatchSize : microBatchSize);
+}
+
+/** Whether a device has no samples of a micro-batch. */
+export function isIdleAt(device: DeviceProgram, checked: Checked, microBatch: number): boolean {
+  return isIdle({ samples: samplesAt(device, checked, microBatch) });
 }
 
 /** Whether the ranges, in any order, cover `whole` exactly once. Empty ones count for nothing. */

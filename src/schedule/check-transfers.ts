@@ -2,7 +2,7 @@
 // every send has its receive, and nobody waits for ever.
 
 import { assert } from '../assert.ts';
-import { type Checked, isIdle, microBatchName, rangeName, tile, title } from './check-shared.ts';
+import { type Checked, isIdle, microBatchName, rangeName, samplesAt, tile, title } from './check-shared.ts';
 import { isTaken, passes, payloads } from './passes.ts';
 import {
   type DeviceProgram,
@@ -59,7 +59,7 @@ function checkAllSent(
     for (let at = 0; at < checked.microBatchCount; at++) {
       const pieces = sent.get(`${payload} ${at}`) ?? [];
       const what = `the ${payload} of ${microBatchName(checked, at)}`;
-      if (isWanted) assert(tile(pieces, device.samples), `${name} does not send ${what} exactly once`);
+      if (isWanted) assert(tile(pieces, samplesAt(device, checked, at)), `${name} does not send ${what} exactly once`);
       else assert(pieces.length === 0, `${name} sends ${what}, which nobody wants`);
     }
   }
@@ -76,7 +76,8 @@ function checkArrived(
   for (const payload of passes[step.kind].takes) {
     if (!isTaken(payload, device.stage, checked.stageCount, checked.hasFeed)) continue;
     const pieces = arrived.get(`${payload} ${step.microBatch}`) ?? [];
-    assert(tile(pieces, device.samples), `${what} without exactly its ${payload} pieces`);
+    const own = samplesAt(device, checked, step.microBatch);
+    assert(tile(pieces, own), `${what} without exactly its ${payload} pieces`);
   }
 }
 
@@ -102,7 +103,10 @@ function checkEnds(
   const stage = device.stage + (isReceive ? from : -from);
   assert(other !== undefined, `${name} exchanges ${what}, which has no program`);
   assert(other.stage === stage, `${name} exchanges ${what}, which is not in stage ${stage}`);
-  const owned = [device, other].every(({ samples }) => step.samples[0] >= samples[0] && step.samples[1] <= samples[1]);
+  const owned = [device, other].every((owner) => {
+    const samples = samplesAt(owner, checked, step.microBatch);
+    return step.samples[0] >= samples[0] && step.samples[1] <= samples[1];
+  });
   assert(owned, `${name} exchanges ${what} for samples ${rangeName(step.samples)}, which one end does not own`);
 }
 

@@ -32,6 +32,8 @@ export function checkProgram(program: Program, plan: PlanLayout): void {
   const checked: Checked = {
     ...unroll(program),
     stageCount: program.stageCount,
+    microBatchSize: program.microBatchSize,
+    lastMicroBatchSize: program.lastMicroBatchSize ?? program.microBatchSize,
     hasFeed: program.devices.some(({ instructions }) =>
       instructions.some((step) => step.kind === 'receive' && step.from === null),
     ),
@@ -67,6 +69,12 @@ function checkLayout(program: Program, plan: PlanLayout): void {
   ] as const;
   for (const [found, planned, what] of counts)
     assert(found === planned, `the program has ${found} ${what} and the plan ${planned}`);
+  const { lastMicroBatchSize: last } = program;
+  const planned = plan.batchSize - (plan.microBatchCount - 1) * plan.microBatchSize;
+  assert(
+    last === undefined || last === planned,
+    `the program has ${last} samples in its last micro-batch and the plan ${planned}`,
+  );
   const seen = new Set<string>();
   for (const [index, { layers }] of plan.stages.entries()) {
     const start = plan.stages[index - 1]?.layers[1] ?? 0;

@@ -7,7 +7,17 @@ import type { CutEncoding, Encoding } from '../cluster/compression.ts';
 import { InputError } from '../errors.ts';
 import { bucketsOf, isForwardOnly, isGradientWanted, paceOf } from './pace.ts';
 import { addsGradients, isTaken, type Payload, passes, type StagePayload } from './passes.ts';
-import type { DeviceProgram, Instruction, LayerRange, Pass, Program, Receive, SampleRange, Send } from './program.ts';
+import {
+  type DeviceProgram,
+  type Instruction,
+  type LayerRange,
+  type Pass,
+  type Program,
+  type Receive,
+  type SampleRange,
+  type Send,
+  samplesWithin,
+} from './program.ts';
 import { scheduleOf } from './schedules.ts';
 
 export interface ProgramOptions {
@@ -19,6 +29,21 @@ export interface ProgramOptions {
   readonly feed?: boolean;
 }
 
+/**
+ * A plan's layout for a round of `sampleCount` samples, at most its batch: fewer micro-batches, of which the last may
+ * be smaller. Each device keeps its samples of a micro-batch, as far as they are there: only one device of a stage has
+ * a share of another size than usual, and some may have none.
+ */
+export function layoutOf(plan: PlanLayout, sampleCount: number): PlanLayout {
+  return { ...plan, batchSize: sampleCount, microBatchCount: Math.ceil(sampleCount / plan.microBatchSize) };
+}
+
+/** Samples of a round's last micro-batch. */
+function lastMicroBatchSize({ batchSize, microBatchSize, microBatchCount }: PlanLayout): number {
+  const left = batchSize - (microBatchCount - 1) * microBatchSize;
+  return left > 0 && left < microBatchSize ? left : microBatchSize;
+}
+
 /** One device of a stage, with the samples that it owns in every micro-batch. */
 interface Member {
   readonly device: string;
@@ -28,9 +53,10 @@ interface Member {
 /**
  * One round of a plan as instructions for each device, in the plan's order of stages and devices. Samples of a
  * micro-batch are owned in the order of each stage's devices; between neighbouring stages the overlap of two ranges
- * travels. Inputs are received before the forward of the first stage, labels before the forward of the last (which
- * computes the loss). InputError for an unknown schedule, and for a plan in which a stage runs more forwards ahead than
- * the one before: that would wait for a gradient which the later one withholds until it has seen more micro-batches.
+ * travels; a batch that is no multiple of the micro-batch ends in a smaller one (`layoutOf`). Inputs are received
+ * before the forward of the first stage, labels before the forward of the last (which computes the loss). InputError
+ * for an unknown schedule, and for a plan in which a stage runs more forwards ahead than the one before: that would
+ * wait for a gradient which the later one withholds until it has seen more micro-batches.
  */
 export function program(plan: PlanLayout, options: ProgramOptions = {}): Program {
   const schedule = scheduleOf(plan.schedule);
@@ -52,42 +78,67 @@ export function programOf(
   orders: readonly (readonly Pass[])[],
   { feed = true }: ProgramOptions = {},
 ): Program {
+  const { schedule, microBatchSize, microBatchCount } = plan;
   const owners = plan.stages.map(membersOf);
+  const lastSize = lastMicroBatchSize(plan);
+  const isWhole = lastSize === microBatchSize;
+  const lastOwners = isWhole ? owners : owners.map((members) => members.map((member) => within(member, lastSize)));
   const devices = plan.stages.flatMap(({ layers, savedBytes }, stage) =>
     (owners[stage] ?? []).map((member, index): DeviceProgram => {
       const saved = savedBytes?.[index];
       const kept = saved === undefined ? {} : { savedBytes: saved };
-      const order = member.samples[1] > member.samples[0] ? (orders[stage] ?? []) : [];
-      const instructions = instructionsOf(plan, stage, order, bordersOf(plan, stage, member, owners, feed));
+      const own = isEmpty(member) ? [] : (orders[stage] ?? []);
+      const lastMember = lastOwners[stage]?.[index] ?? member;
+      const isLeftOut = !isWhole && isEmpty(lastMember);
+      const order = isLeftOut ? own.filter(({ microBatch }) => microBatch < microBatchCount - 1) : own;
+      const usual = bordersOf(plan, stage, member, owners, feed);
+      const last = isWhole ? usual : bordersOf(plan, stage, lastMember, lastOwners, feed);
+      const instructions = instructionsOf(plan, stage, order, { usual, last });
       return { device: member.device, stage, layers, samples: member.samples, ...kept, instructions };
     }),
   );
-  const { schedule, microBatchSize, microBatchCount } = plan;
-  return { schedule, microBatchSize, microBatchCount, stageCount: plan.stages.length, devices };
+  const program = { schedule, microBatchSize, microBatchCount, stageCount: plan.stages.length, devices };
+  return isWhole ? program : { ...program, lastMicroBatchSize: lastSize };
+}
+
+function isEmpty({ samples }: Member): boolean {
+  return samples[0] === samples[1];
+}
+
+/** The member with its samples of a smaller micro-batch. */
+function within(member: Member, size: number): Member {
+  return { device: member.device, samples: samplesWithin(member, size) };
 }
 
 /**
  * A device's round: its passes, the AllReduce of a group and the update. With a schedule that overlaps, the last pass
  * comes in buckets, each reduced while the next is computed. Without samples, `order` is empty.
  */
-function instructionsOf(plan: PlanLayout, stage: number, order: readonly Pass[], borders: Borders): Instruction[] {
+function instructionsOf(
+  plan: PlanLayout,
+  stage: number,
+  order: readonly Pass[],
+  { usual, last: ofLast }: { readonly usual: Borders; readonly last: Borders },
+): Instruction[] {
+  const bordersAt = ({ microBatch }: Pass): Borders => (microBatch === plan.microBatchCount - 1 ? ofLast : usual);
   const group = plan.stages[stage]?.devices ?? [];
   const encoding = encoded(plan.compression?.allReduce);
   const isReduced = group.length > 1 && !isForwardOnly(plan, stage);
   const isCut = isReduced && scheduleOf(plan.schedule).overlapsAllReduce;
   const into: Instruction[] = [];
   for (const pass of isCut ? order.slice(0, -1) : order) {
+    const borders = bordersAt(pass);
     pushReceives(into, pass, borders);
     into.push(pass);
     pushSends(into, pass, borders);
   }
   if (isCut) {
     const last = order.at(-1);
-    if (last !== undefined) pushReceives(into, last, borders);
+    if (last !== undefined) pushReceives(into, last, bordersAt(last));
     const buckets = bucketsOf(plan, stage);
     for (const [index, layers] of buckets.entries()) {
       if (last !== undefined) into.push(pieceOf(last, layers));
-      if (last !== undefined && index === buckets.length - 1) pushSends(into, last, borders);
+      if (last !== undefined && index === buckets.length - 1) pushSends(into, last, bordersAt(last));
       into.push({ kind: 'all-reduce', group, layers, ...encoding });
     }
   } else if (isReduced) into.push({ kind: 'all-reduce', group, ...encoding });

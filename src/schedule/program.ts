@@ -81,7 +81,7 @@ export interface DeviceProgram {
   readonly stage: number;
   /** Half-open range of layers. */
   readonly layers: LayerRange;
-  /** The samples of every micro-batch that this device computes. */
+  /** The samples of every micro-batch that this device computes; of a smaller last one, those that are there. */
   readonly samples: SampleRange;
   /** Bytes a sample that it keeps at most for its backward pass; absent: everything. */
   readonly savedBytes?: number;
@@ -149,8 +149,15 @@ export interface Program {
   readonly schedule: string;
   readonly microBatchSize: number;
   readonly microBatchCount: number;
+  /** Samples of the last micro-batch, where it is smaller than the others. Absent: it is not. */
+  readonly lastMicroBatchSize?: number;
   readonly stageCount: number;
   readonly devices: readonly DeviceProgram[];
+}
+
+/** A device's samples of a micro-batch of `size` samples: of a smaller one, what of its share is there. */
+export function samplesWithin({ samples }: Pick<DeviceProgram, 'samples'>, size: number): SampleRange {
+  return samples[1] <= size ? samples : [Math.min(samples[0], size), size];
 }
 
 /** What both executors emit for each instruction that takes time; times in milliseconds from the round's start. */

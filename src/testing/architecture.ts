@@ -35,7 +35,7 @@ export const folders: Readonly<Record<string, FolderRule>> = {
   'transport/node': { on: ['transport'], kind: 'host' },
   storage: { on: ['training'], kind: 'portable' },
   'storage/node': { on: ['storage'], kind: 'host' },
-  'runtime/protocol': { on: ['planner', 'graph', 'transport'], kind: 'portable' },
+  'runtime/protocol': { on: ['planner', 'training', 'transport'], kind: 'portable' },
   'runtime/device': { on: ['runtime/protocol', 'engine', 'training'], kind: 'portable' },
   'runtime/device/measure': { on: ['runtime/device'], kind: 'portable' },
   'runtime/knowledge': { on: ['runtime/device'], kind: 'portable' },

@@ -4,7 +4,8 @@
 import assert from 'node:assert/strict';
 import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
 import { RunError } from '../errors.ts';
-import type { MeasuredProfile, ProfileCache } from '../runtime/device/measure/profiler.ts';
+import type { ProfileCache } from '../runtime/device/measure/cached-profile.ts';
+import type { MeasuredProfile } from '../runtime/device/measure/measurement.ts';
 import type { WorkerEnd } from '../runtime/worker/options.ts';
 import { type HandPlan, handPlan } from './hand-plans.ts';
 import { difference, type MemoryCluster, type MemoryRun, type Outcome, runAlone } from './memory-cluster.ts';

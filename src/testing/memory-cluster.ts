@@ -11,7 +11,7 @@ import { RunError } from '../errors.ts';
 import { type Coordinator, createCoordinator } from '../runtime/coordinator/coordinator.ts';
 import type { MachineConfig } from '../runtime/coordinator/machine-types.ts';
 import type { Batch, CoordinatorEnd, CoordinatorOptions, RunHooks } from '../runtime/coordinator/options.ts';
-import type { ProfileCache } from '../runtime/device/measure/profiler.ts';
+import type { ProfileCache } from '../runtime/device/measure/cached-profile.ts';
 import type { DeviceFacts } from '../runtime/protocol/device-facts.ts';
 import type { Phase, RunEvent } from '../runtime/protocol/events.ts';
 import type { RunState } from '../runtime/protocol/run-state.ts';

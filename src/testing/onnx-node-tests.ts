@@ -39,9 +39,9 @@ export const nodeTestVersion = '1.12.0';
 /** How many tests of that version there are, how many Asteroid claims, and why it does not claim the others. */
 export const nodeTestCounts = {
   all: 932,
-  claimed: 809,
+  claimed: 812,
   notClaimed: {
-    'an operator that is not in the list': 67,
+    'an operator that is not in the list': 64,
     'values that are no tensors of numbers': 42,
     'excluded by name': 14,
   },

@@ -4,7 +4,7 @@
 import { GraphBuilder } from '../graph/builder.ts';
 import { freezeBatchNormalization } from '../graph/freeze.ts';
 import { type Graph, int } from '../graph/graph.ts';
-import { type CutTensor, layers } from '../graph/layers.ts';
+import { type CutTensor, type LayerSequence, layers } from '../graph/layers.ts';
 import { elementCount, int64s, type Tensor, tensor } from '../graph/tensor.ts';
 import { createRandom } from '../random.ts';
 import type { Batch } from '../runtime/coordinator/options.ts';
@@ -175,4 +175,12 @@ export function batches(
     };
     return { inputs: sequence.inputs.map(draw), labels: draw(label, 100) };
   };
+}
+
+/** Linear layers of 6 to 6 with tanh between, and a head of 2. */
+export function chainOfLinears(count: number): LayerSequence {
+  const b = new GraphBuilder('chain', { seed: 1 });
+  let x = b.input('x', 'float32', ['N', 6]);
+  for (let index = 0; index < count; index++) x = b.tanh(b.linear(x, { name: `layer${index}`, outFeatures: 6 }));
+  return layers(b.build([b.linear(x, { name: 'head', outFeatures: 2 })]));
 }

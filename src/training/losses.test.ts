@@ -121,6 +121,32 @@ function numericGradient(
   });
 }
 
+function checkGradient(kind: LossKind, logits: Tensor, labels: Tensor, options?: LossOptions): void {
+  const { gradient } = evaluate(kind, logits, labels, 0.25, options);
+  const numeric = numericGradient(kind, logits, labels, { scale: 0.25, options });
+  toNumbers(gradient).forEach((value, index) => {
+    const expected = numeric[index] as number;
+    assert.ok(Math.abs(value - expected) < 1e-8, `element ${index}: ${value} instead of ${expected}`);
+  });
+}
+
+test('yes or no, and labels that are left out: gradients equal central differences', () => {
+  const logits = (shape: readonly number[]): Tensor => {
+    const random = createRandom(8);
+    return tensor(
+      'float64',
+      shape,
+      Array.from({ length: elementCount(shape) }, () => random.normal()),
+    );
+  };
+  checkGradient('binary-cross-entropy', logits([3, 2]), tensor('uint8', [3, 2], [0, 1, 1, 1, 0, 1]));
+  const someLeftOut = { ignoresNegative: true };
+  const yesOrNo = tensor('float32', [2, 3], [0, -1, 0.3, -1, 1, -1]);
+  checkGradient('binary-cross-entropy', logits([2, 3]), yesOrNo, someLeftOut);
+  const classes = tensor('int64', [2, 2], [0, -1, -1, 2]);
+  checkGradient('cross-entropy', logits([2, 3, 2]), classes, { ...someLeftOut, labelSmoothing: 0.3 });
+});
+
 describe('gradients equal central differences', () => {
   const random = createRandom(5);
   const normal = (shape: readonly number[]): Tensor => {
@@ -158,16 +184,8 @@ describe('gradients equal central differences', () => {
     ['squares', 'mse', normal([3, 2, 2]), normal([3, 2, 2])],
     ['squares of counts', 'mse', normal([3, 2]), classes('int64', [3, 2], 5)],
   ];
-  for (const [name, kind, logits, labels, options] of material) {
-    test(`${kind}: ${name}`, () => {
-      const { gradient } = evaluate(kind, logits, labels, 0.25, options);
-      const numeric = numericGradient(kind, logits, labels, { scale: 0.25, options });
-      toNumbers(gradient).forEach((value, index) => {
-        const expected = numeric[index] as number;
-        assert.ok(Math.abs(value - expected) < 1e-8, `element ${index}: ${value} instead of ${expected}`);
-      });
-    });
-  }
+  for (const [name, kind, logits, labels, options] of material)
+    test(`${kind}: ${name}`, () => checkGradient(kind, logits, labels, options));
 
   test('extreme logits give a large finite loss and a gradient that points back', () => {
     const { loss, gradient } = evaluate(
@@ -179,6 +197,25 @@ describe('gradients equal central differences', () => {
     assert.equal(loss, 2e4);
     assert.deepEqual(toNumbers(gradient), [1, 0, -1]);
   });
+});
+
+test('yes or no: extreme logits give a large finite loss and a gradient that points back', () => {
+  const { loss, correct, gradient } = evaluate(
+    'binary-cross-entropy',
+    tensor('float32', [4, 1], [1e4, -1e4, 1e4, -1e4]),
+    tensor('int64', [4], [0, 1, 1, 0]),
+    1,
+  );
+  assert.deepEqual([loss, correct, toNumbers(gradient)], [2e4, 2, [1, -1, 0, 0]]);
+});
+
+test('labels that are left out change neither loss nor right predictions, and get no gradient', () => {
+  const logits = tensor('float64', [3, 2], [2, 1, 0, 3, 1, 0]);
+  const whole = evaluate('cross-entropy', logits, tensor('int64', [3], [1, -1, 0]), 1, { ignoresNegative: true });
+  const two = evaluate('cross-entropy', tensor('float64', [2, 2], [2, 1, 1, 0]), tensor('int64', [2], [1, 0]), 1);
+  assert.deepEqual([whole.loss, whole.correct], [two.loss, two.correct]);
+  const [a, b, ...rest] = toNumbers(two.gradient);
+  assert.deepEqual(toNumbers(whole.gradient), [a, b, 0, 0, ...rest]);
 });
 
 test('shares of a batch sum to the whole batch', () => {

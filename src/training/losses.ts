@@ -1,7 +1,7 @@
 // The losses as graphs: value, correct predictions and the gradient in one run, for a device's share of a round's
 // samples. The sums over shares, micro-batches and replicas are those of the whole batch; per sample they are PyTorch's
-// CrossEntropyLoss and MSELoss with reduction='mean'. Labels are checked against the number of classes when data is
-// read, not here; there is no ignore_index.
+// CrossEntropyLoss, MSELoss and BCEWithLogitsLoss with reduction='mean'. Labels are checked when data is read
+// (data/labels.ts), not here.
 
 import { assert } from '../assert.ts';
 import { InputError } from '../errors.ts';
@@ -10,11 +10,28 @@ import { type Attributes, type Graph, int, ints, string } from '../graph/graph.t
 import { dataTypeCode } from '../graph/operators/data-types.ts';
 import { type ElementType, elementCount, isFloat, sameShape, type ValueType } from '../graph/tensor.ts';
 
-export type LossKind = 'cross-entropy' | 'mse';
+/** The losses by name. */
+export const lossKinds = ['cross-entropy', 'binary-cross-entropy', 'mse'] as const;
+
+export type LossKind = (typeof lossKinds)[number];
+
+/** Whether a loss knows right predictions. */
+export function countsCorrect(kind: LossKind): boolean {
+  return kind !== 'mse';
+}
+
+/** The label that is left out, of data in which some are. */
+export const ignoredLabel = -1;
 
 export interface LossOptions {
   /** Cross-entropy: the fraction, in [0, 1), of each label that is spread evenly over all classes. Default 0. */
   readonly labelSmoothing?: number;
+  /**
+   * Of classes and of binary labels: those below 0 (`ignoredLabel`) count for nothing, in loss, right predictions and
+   * gradient. Sums are still divided by all positions of a sample: to have the mean over those that count, multiply by
+   * positions over counted positions of the whole batch. Default false: there are none.
+   */
+  readonly ignoresNegative?: boolean;
 }
 
 /**
@@ -23,29 +40,37 @@ export interface LossOptions {
  * Inputs: `logits`, `labels`, and `scale`, a float32 scalar: 1 / the batch size of the round. Outputs:
  * - `loss`: scalar, the sum of the samples' losses; a sample with several label positions counts with their mean.
  * float32, or float64 for float64 logits.
- * - `correct`: cross-entropy only, scalar of the same type: the number of correct predictions; a sample with several
- * positions counts by its correct fraction.
+ * - `correct`: not of mse, scalar of the same type: the number of correct predictions; a sample with several positions
+ * counts by its correct fraction.
  * - `gradient`: of loss · scale, with the type and shape of the logits.
  *
  * Cross-entropy takes class numbers (any integer type) for logits [n, C, d…] or, if that does not fit, [n, d…, C]; or a
- * distribution of the logits' own shape, classes on axis 1. Trailing dimensions of 1 may be missing on either side.
- * Throws InputError if the shapes do not fit, and for an output that is not float.
+ * distribution of the logits' own shape, classes on axis 1. Binary cross-entropy takes a label in [0, 1] for each
+ * logit, mse a target for each output. Dimensions of 1 after the batch count for nothing on either side. Throws
+ * InputError if the shapes do not fit, and for an output that is not float.
  */
 export function lossGraph(kind: LossKind, logits: ValueType, labels: ValueType, options: LossOptions = {}): Graph {
-  const { labelSmoothing = 0 } = options;
+  const { labelSmoothing = 0, ignoresNegative = false } = options;
   assert(labelSmoothing >= 0 && labelSmoothing < 1, `label smoothing of ${labelSmoothing}`);
   if (!isFloat(logits.type))
     throw new InputError(
-      `The model's output is ${logits.type}, and a loss compares floats; export the model with its logits or ` +
-        'values as the first output.',
+      `The model's output is ${logits.type}, and a loss compares floats; choose another with --output, or export the ` +
+        'model with its logits or values as the first output.',
     );
   const emitter = new Emitter();
-  const writer = new LossWriter(emitter, logits, labels);
-  return kind === 'mse' ? writer.meanSquaredError() : writer.crossEntropy(labelSmoothing);
+  const writer = new LossWriter(emitter, logits, labels, ignoresNegative);
+  switch (kind) {
+    case 'mse':
+      return writer.meanSquaredError();
+    case 'binary-cross-entropy':
+      return writer.binaryCrossEntropy();
+    case 'cross-entropy':
+      return writer.crossEntropy(labelSmoothing);
+  }
 }
 
 /** Logits as a matrix [rows, C], one row for each label position, and the way back. */
-interface Layout {
+export interface Layout {
   /** Dimensions between batch and classes, in the order of the labels. */
   readonly positions: readonly number[];
   readonly classCount: number;
@@ -59,9 +84,11 @@ class LossWriter {
   readonly #labels: ValueType;
   /** The type that the loss is computed in: half precision is too coarse for sums. */
   readonly #type: ElementType;
+  readonly #ignoresNegative: boolean;
 
-  constructor(emitter: Emitter, logits: ValueType, labels: ValueType) {
+  constructor(emitter: Emitter, logits: ValueType, labels: ValueType, ignoresNegative: boolean) {
     this.#emitter = emitter;
+    this.#ignoresNegative = ignoresNegative;
     this.#logits = logits;
     this.#labels = labels;
     this.#type = logits.type === 'float64' ? 'float64' : 'float32';
@@ -74,14 +101,48 @@ class LossWriter {
   meanSquaredError(): Graph {
     const e = this.#emitter;
     const { shape } = this.#logits;
-    if (!sameShape(squeezed(shape), squeezed(this.#labels.shape)))
-      this.#refuse('mse', 'it needs one target for each output');
-    const labels = e.emit('Reshape', [this.#cast('labels', this.#type), e.int64s(shape)]);
+    const labels = this.#perOutput('mse', 'it needs one target for each output');
     const difference = e.emit('Sub', [this.#cast('logits', this.#type), labels]);
     const perSample = Math.max(1, elementCount(shape.slice(1)));
     this.#scalar('loss', e.emit('ReduceSumSquare', [difference], { keepdims: int(0) }), 1 / perSample);
     this.#gradient(e.emit('Mul', [difference, this.#factor(2 / perSample)]));
     return e.build('mse', ['loss', 'gradient']);
+  }
+
+  /**
+   * Of a probability p = σ(x) and a label y: loss = −y log p − (1 − y) log(1 − p) = log(1 + eˣ) − x y, gradient = p −
+   * y.
+   */
+  binaryCrossEntropy(): Graph {
+    const e = this.#emitter;
+    const perSample = Math.max(1, elementCount(this.#logits.shape.slice(1)));
+    const given = this.#perOutput('binary-cross-entropy', 'it needs one label, 0 to 1, for each output');
+    const counted = this.#counted(given);
+    const only = (value: string): string => (counted === undefined ? value : e.emit('Mul', [value, counted]));
+    const [x, y] = [this.#cast('logits', this.#type), only(given)];
+    const losses = only(e.emit('Sub', [e.emit('Softplus', [x]), e.emit('Mul', [x, y])]));
+    this.#scalar('loss', e.emit('ReduceSum', [losses], { keepdims: int(0) }), 1 / perSample);
+    const isAbove = (value: string, limit: number): string =>
+      this.#cast(e.emit('Greater', [value, e.scalarLike(value, limit)]), this.#type);
+    const right = only(this.#cast(e.emit('Equal', [isAbove(x, 0), isAbove(y, 0.5)]), this.#type));
+    this.#scalar('correct', e.emit('ReduceSum', [right], { keepdims: int(0) }), 1 / perSample);
+    const difference = only(e.emit('Sub', [e.emit('Sigmoid', [x]), y]));
+    this.#gradient(e.emit('Mul', [difference, this.#factor(1 / perSample)]));
+    return e.build('binary-cross-entropy', ['loss', 'correct', 'gradient']);
+  }
+
+  /** The labels in the type and shape of the logits. */
+  #perOutput(kind: LossKind, need: string): string {
+    const { shape } = this.#logits;
+    if (!sameShape(withoutOnes(shape), withoutOnes(this.#labels.shape))) this.#refuse(kind, need);
+    return this.#emitter.emit('Reshape', [this.#cast('labels', this.#type), this.#emitter.int64s(shape)]);
+  }
+
+  /** 1 for each label that counts, 0 for others; undefined where all count. */
+  #counted(labels: string): string | undefined {
+    if (!this.#ignoresNegative) return undefined;
+    const e = this.#emitter;
+    return this.#cast(e.emit('GreaterOrEqual', [labels, e.scalarLike(labels, 0)]), this.#type);
   }
 
   /** Cross-entropy with q, the label's distribution: loss = Σ_n mean_positions −Σ_c q_c log p_c with p = softmax(x). */
@@ -115,20 +176,23 @@ class LossWriter {
    * Labels y as class numbers, smoothed by s: loss = −(1 − s) log p_y − s/C Σ_c log p_c; gradient = p − s/C, less 1 − s
    * at y. Returns the gradient.
    */
-  #classes(logSoftmax: string, labels: string, smoothing: number, perSample: number): string {
+  #classes(logSoftmax: string, given: string, smoothing: number, perSample: number): string {
     const e = this.#emitter;
     const share = smoothing / (e.shape(logSoftmax)[1] as number);
-    const picked = e.emit('ReduceSum', [e.emit('GatherElements', [logSoftmax, labels], { axis: int(1) })], {
-      keepdims: int(0),
-    });
+    const counted = this.#counted(given);
+    const labels = counted === undefined ? given : e.emit('Mul', [given, this.#cast(counted, 'int64')]);
+    const only = (value: string): string => (counted === undefined ? value : e.emit('Mul', [value, counted]));
+    const atLabels = only(e.emit('GatherElements', [logSoftmax, labels], { axis: int(1) }));
+    const picked = e.emit('ReduceSum', [atLabels], { keepdims: int(0) });
     const kept = e.emit('Mul', [picked, e.scalarLike(picked, 1 - smoothing)]);
     const spread = (): string =>
-      e.emit('Mul', [e.emit('ReduceSum', [logSoftmax], { keepdims: int(0) }), e.scalarLike(logSoftmax, share)]);
+      e.emit('Mul', [e.emit('ReduceSum', [only(logSoftmax)], { keepdims: int(0) }), e.scalarLike(logSoftmax, share)]);
     this.#scalar('loss', smoothing === 0 ? picked : e.emit('Add', [kept, spread()]), -1 / perSample);
     const softmax = e.emit('Exp', [logSoftmax]);
     const p = smoothing === 0 ? softmax : e.emit('Sub', [softmax, e.scalarLike(softmax, share)]);
-    const scaled = e.emit('Mul', [p, this.#factor(1 / perSample)]);
-    const atLabel = e.emit('Expand', [this.#factor(-(1 - smoothing) / perSample), e.int64s(e.shape(labels))]);
+    const scaled = e.emit('Mul', [p, only(this.#factor(1 / perSample))]);
+    const less = this.#factor(-(1 - smoothing) / perSample);
+    const atLabel = counted === undefined ? e.emit('Expand', [less, e.int64s(e.shape(labels))]) : only(less);
     return e.emit('ScatterElements', [scaled, labels, atLabel], { axis: int(1), reduction: string('add') });
   }
 
@@ -215,12 +279,14 @@ const bestClass: Attributes = { axis: int(1), keepdims: int(1) };
 
 /**
  * The layout for labels that are class numbers: classes on axis 1 if that fits, as in PyTorch, otherwise on the last
- * axis.
+ * axis. Undefined if neither fits.
  */
-function classLayout(logits: readonly number[], labels: readonly number[]): Layout | undefined {
+export function classLayout(logits: readonly number[], labels: readonly number[]): Layout | undefined {
   if (logits.length < 2) return undefined;
-  const [count, ...own] = logits as [number, ...number[]];
-  const fits = (positions: readonly number[]): boolean => sameShape(squeezed([count, ...positions]), squeezed(labels));
+  const own = withoutOnes(logits).slice(1);
+  if (own.length === 0) own.push(1);
+  const fits = (positions: readonly number[]): boolean =>
+    logits[0] === labels[0] && sameShape(positions, withoutOnes(labels).slice(1));
   const first = { positions: own.slice(1), classCount: own[0] as number, isClassFirst: true };
   const last = { positions: own.slice(0, -1), classCount: own.at(-1) as number, isClassFirst: false };
   return [first, last].find(({ positions }) => fits(positions));
@@ -228,13 +294,12 @@ function classLayout(logits: readonly number[], labels: readonly number[]): Layo
 
 /** The layout for labels that are distributions: classes on axis 1. */
 function softLayout(logits: readonly number[], labels: readonly number[]): Layout | undefined {
-  if (logits.length < 2 || !sameShape(squeezed(logits), squeezed(labels))) return undefined;
-  return { positions: logits.slice(2), classCount: logits[1] as number, isClassFirst: true };
+  const [, classCount = 1, ...positions] = withoutOnes(logits);
+  if (logits.length < 2 || !sameShape(withoutOnes(logits), withoutOnes(labels))) return undefined;
+  return { positions, classCount, isClassFirst: true };
 }
 
-/** A shape without trailing dimensions of 1; the batch dimension stays. */
-function squeezed(shape: readonly number[]): readonly number[] {
-  let end = shape.length;
-  while (end > 1 && shape[end - 1] === 1) end--;
-  return shape.slice(0, end);
+/** A shape without its dimensions of 1; the first, the batch, stays. */
+export function withoutOnes(shape: readonly number[]): number[] {
+  return shape.filter((dimension, axis) => axis === 0 || dimension !== 1);
 }

@@ -18,13 +18,13 @@ test('hostName reads the Host header', () => {
     assert.equal(hostName(header), undefined, header);
 });
 
-test('judgeUpgrade lets in who calls the server by a known name or by the address reached, and no browser', () => {
+test('judgeUpgrade lets in who calls the server by a known name or by an address, and no browser', () => {
   const known = new Set(['localhost', 'desk.local']);
   const judge = (host: string | undefined, origin?: string): number | undefined =>
-    judgeUpgrade({ host, origin, localAddress: '::ffff:10.0.0.1' }, known)?.status;
-  for (const host of ['localhost', 'localhost:7700', 'DESK.local:7700', '10.0.0.1', '10.0.0.1:7700'])
+    judgeUpgrade({ host, origin }, known)?.status;
+  for (const host of ['localhost', 'localhost:7700', 'DESK.local:7700', '10.0.0.1', '10.0.0.1:7700', '[fe80::1]:7700'])
     assert.equal(judge(host), undefined, host);
-  for (const host of [undefined, '', 'evil.example', 'localhost.evil.example', '10.0.0.2', '127.0.0.1'])
+  for (const host of [undefined, '', 'evil.example', 'localhost.evil.example', '10.0.0.2.evil.example', '10.0.0'])
     assert.equal(judge(host), 403, host);
   assert.equal(judge('localhost', 'http://localhost'), 403);
   assert.equal(judge('localhost', 'null'), 403);

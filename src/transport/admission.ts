@@ -1,6 +1,6 @@
 // Who may try to connect: names under which this server may be called (against DNS rebinding), no browsers, few
 // failures per address, few connections that have not yet shown a credential. Decisions only; the sockets are
-// server.ts's.
+// node/websocket-server.ts's.
 
 import type { Clock } from '../clock.ts';
 
@@ -30,11 +30,6 @@ export function hostName(header: string | undefined): string | undefined {
 export interface UpgradeRequest {
   readonly host: string | undefined;
   readonly origin: string | undefined;
-  /**
-   * The address of this machine on which the request came in: a page on another site cannot put it into the Host
-   * header.
-   */
-  readonly localAddress: string;
 }
 
 /** An HTTP status and the sentence with it. */
@@ -43,14 +38,22 @@ export interface Rejection {
   readonly reason: string;
 }
 
-/** Judges a request to upgrade. `allowedHosts` are host names in lower case. */
+/**
+ * Judges a request to upgrade. `allowedHosts` are host names in lower case. Any address will do, for behind a router or
+ * in a container a server does not know its own: who rebinds a name of DNS to this server can only make others ask for
+ * that name.
+ */
 export function judgeUpgrade(request: UpgradeRequest, allowedHosts: ReadonlySet<string>): Rejection | undefined {
   if (request.origin !== undefined) return { status: 403, reason: 'browsers cannot connect to this server' };
   const host = hostName(request.host);
-  if (host === undefined || (!allowedHosts.has(host) && host !== plainAddress(request.localAddress))) {
+  if (host === undefined || !(allowedHosts.has(host) || isAddress(host)))
     return { status: 403, reason: 'this server does not go by that host name: use its address' };
-  }
   return undefined;
+}
+
+/** True for an IPv4 or IPv6 address, as `hostName` gives them: no name of DNS ends with a number or has a colon. */
+function isAddress(host: string): boolean {
+  return host.includes(':') || /^\d{1,3}(\.\d{1,3}){3}$/.test(host);
 }
 
 /** Counts failures by address: each address has a small budget that grows back. */

@@ -16,7 +16,7 @@ const facts = z.record(z.string(), z.unknown());
 
 const helloSchema = z.strictObject({
   protocol: z.number().int(),
-  purpose: z.enum(['enrol', 'worker', 'peer']),
+  purpose: z.enum(['enrol', 'worker', 'peer', 'relay']),
   name,
   credential: z.string().max(1024),
   facts: facts.optional(),
@@ -30,8 +30,11 @@ const answerSchema = z.discriminatedUnion('kind', [
 /** What a caller says first. */
 export interface Hello {
   readonly protocol: typeof protocolVersion;
-  /** A device that asks for a certificate, a worker that joins a coordinator, or a worker that links to another. */
-  readonly purpose: 'enrol' | 'worker' | 'peer';
+  /**
+   * A device that asks for a certificate, a worker that joins a coordinator, a worker that links to another, or one
+   * that asks the coordinator for a way to another: after the welcome of this one come bytes, not frames.
+   */
+  readonly purpose: 'enrol' | 'worker' | 'peer' | 'relay';
   /** The caller's name for itself. */
   readonly name: string;
   /** A join code or a link token; '' where the caller's certificate is enough. Never logged. */

@@ -8,7 +8,8 @@ import { readModel } from '../../runtime/host/models.ts';
 import { evaluate } from '../../runtime/host/session-here.ts';
 import { modelOfRun } from '../../runtime/host/trained.ts';
 import { loadDataset } from '../../storage/node/datasets.ts';
-import { engineName, positive } from '../flag-values.ts';
+import { lossKinds } from '../../training/losses.ts';
+import { engineName, integer, positive } from '../flag-values.ts';
 import { createOutput } from '../output.ts';
 import { grouped } from '../terminal.ts';
 
@@ -17,6 +18,8 @@ interface EvalCommandOptions {
   readonly run?: string;
   readonly data?: string;
   readonly loss: string;
+  readonly output?: string;
+  readonly ignoreLabel?: string;
   readonly threads: string;
   readonly engine: string;
   readonly json?: boolean;
@@ -30,7 +33,9 @@ export function addEval(program: Command): Command {
     .option('--model <FILE>', 'an ONNX file')
     .option('--run <DIR>', "instead of --model: the last checkpoint of this run's folder")
     .option('--data <SPEC>', 'the data (their test part, if they have one)')
-    .option('--loss <NAME>', 'cross-entropy | mse', 'cross-entropy')
+    .option('--loss <NAME>', lossKinds.join(' | '), 'cross-entropy')
+    .option('--output <NAME>', "the model's output that the loss takes (default: its first)")
+    .option('--ignore-label <N>', 'labels that are left out, such as 255; -100 always is')
     .option('--threads <N>', 'compute threads', '1')
     .option('--engine <NAME>', 'onnxruntime | reference', 'onnxruntime')
     .addHelpText('after', '\nExample:\n  $ asteroid eval --model runs/2026-11-21-1/model.onnx --data mnist')
@@ -40,12 +45,15 @@ export function addEval(program: Command): Command {
 async function evalModel(options: EvalCommandOptions): Promise<void> {
   const output = createOutput(options);
   if (options.data === undefined) throw new InputError('--data is missing: give the data to test on.');
-  if (options.loss !== 'cross-entropy' && options.loss !== 'mse')
-    throw new InputError(`--loss ${options.loss} must be one of cross-entropy, mse.`);
+  const { output: outputName } = options;
+  const loss = lossKinds.find((name) => name === options.loss);
+  if (loss === undefined) throw new InputError(`--loss ${options.loss} must be one of ${lossKinds.join(', ')}.`);
   const model = await modelOf(options);
   const { train, test } = await loadDataset(options.data);
   const result = await evaluate(model, test ?? train, {
-    loss: options.loss,
+    loss,
+    ...(outputName === undefined ? {} : { output: outputName }),
+    ...(options.ignoreLabel === undefined ? {} : { ignoreLabel: integer('--ignore-label', options.ignoreLabel) }),
     engine: engineName(options.engine),
     threads: positive('--threads', options.threads),
   });

@@ -1,7 +1,7 @@
 // asteroid plan: who computes which layers on which share of each batch.
 
 import type { Command } from 'commander';
-import type { Plan } from '../../cluster/cluster.ts';
+import type { Plan, Profile } from '../../cluster/cluster.ts';
 import { parseCluster } from '../../cluster/validate.ts';
 import { InputError } from '../../errors.ts';
 import { type CompressMode, compressModes } from '../../planner/compress.ts';
@@ -12,13 +12,14 @@ import { scheduleNames } from '../../schedule/schedules.ts';
 import { programText } from '../../schedule/text.ts';
 import { checkWritable, readText, writeJson } from '../files.ts';
 import { collected, positive } from '../flag-values.ts';
+import { addSizeFlags, type SizeOptions } from '../model-options.ts';
 import { createOutput } from '../output.ts';
 import { readPin, searchPlan } from '../planning.ts';
 import { planningProfile } from '../planning-profile.ts';
 import { showPicture } from '../report.ts';
 import { duration, type Terminal } from '../terminal.ts';
 
-interface PlanCommandOptions {
+interface PlanCommandOptions extends SizeOptions {
   readonly model?: string;
   readonly profile?: string;
   readonly cluster?: string;
@@ -42,7 +43,7 @@ interface PlanCommandOptions {
 
 /** Adds the command. */
 export function addPlan(program: Command): Command {
-  return program
+  const command = program
     .command('plan')
     .description('plan a hybrid pipeline for a cluster')
     .option('--profile <FILE>', 'a profile that asteroid profile or a run wrote')
@@ -73,7 +74,8 @@ export function addPlan(program: Command): Command {
     )
     .option('--profile-out <FILE>', 'write the profile that the plan was made from')
     .option('--print', 'print the passes of each device in a round, too')
-    .option('-o, --output <FILE>', 'write what --json prints')
+    .option('-o, --output <FILE>', 'write what --json prints');
+  return addSizeFlags(command)
     .addHelpText(
       'after',
       '\nExample:\n  $ asteroid plan --profile profile.json --cluster cluster.yaml --batch 64 -o plan.json' +
@@ -115,7 +117,7 @@ async function plan(options: PlanCommandOptions): Promise<void> {
       pins: options.pin.map(readPin),
       exclude: options.exclude,
       ...(options.schedule === undefined ? {} : { schedule: options.schedule }),
-      ...(options.microBatch === undefined ? {} : { microBatchSize: positive('--micro-batch', options.microBatch) }),
+      ...microBatch(options, profile),
     },
     output,
     options.timeLimit === undefined ? undefined : 1000 * positive('--time-limit', options.timeLimit),
@@ -142,6 +144,20 @@ function printProgram(plan: Plan, terminal: Terminal): void {
   const letters = Object.entries(passes).map(([kind, { letter }]) => `${letter} ${kind}`);
   terminal.section('Program', [...letters, 'R all-reduce', 'U update'].join(', '));
   terminal.print(programText(program(plan)));
+}
+
+/** The micro-batch that is asked for, or the only one with which the model runs. Throws InputError. */
+function microBatch(
+  { microBatch: asked, batch }: PlanCommandOptions,
+  { model, fixedBatch }: Profile,
+): { readonly microBatchSize?: number } {
+  const size = asked === undefined ? fixedBatch : positive('--micro-batch', asked);
+  if (fixedBatch === undefined || (size === fixedBatch && Number(batch) % fixedBatch === 0))
+    return size === undefined ? {} : { microBatchSize: size };
+  throw new InputError(
+    `Model ${model} was exported for a batch of exactly ${fixedBatch}: use --micro-batch ${fixedBatch} and a --batch ` +
+      'that is a multiple of it, or export it with a dynamic batch axis.',
+  );
 }
 
 function compressMode(text: string): CompressMode {

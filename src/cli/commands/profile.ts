@@ -5,15 +5,15 @@ import type { Command } from 'commander';
 import { systemClock } from '../../clock.ts';
 import type { Profile } from '../../cluster/cluster.ts';
 import { InputError } from '../../errors.ts';
-import { loadModel } from '../../runtime/host/models.ts';
 import { measureHere } from '../../runtime/host/profile-here.ts';
 import { checkWritable, writeJson } from '../files.ts';
 import { engineName, positive } from '../flag-values.ts';
+import { addSizeFlags, loadSizedModel, type SizeOptions } from '../model-options.ts';
 import { createOutput, type Output } from '../output.ts';
 import { addSettingFlags } from '../settings.ts';
 import { bar, command, counted, labelWidth, type Terminal } from '../terminal.ts';
 
-interface ProfileCommandOptions {
+interface ProfileCommandOptions extends SizeOptions {
   readonly model?: string;
   readonly batch: string;
   readonly device: string;
@@ -23,6 +23,8 @@ interface ProfileCommandOptions {
   readonly headClasses?: string;
   readonly freeze?: readonly string[];
   readonly freezeAllBut?: readonly string[];
+  readonly train?: readonly string[];
+  readonly batchNorm?: string;
   readonly json?: boolean;
 }
 
@@ -37,8 +39,8 @@ export function addProfile(program: Command): Command {
     .option('--threads <N>', 'compute threads', '1')
     .option('--engine <NAME>', 'onnxruntime | reference', 'onnxruntime')
     .option('-o, --output <FILE>', 'write the profile as JSON');
-  addSettingFlags(command, ['headClasses', 'freeze', 'freezeAllBut']);
-  return command
+  addSettingFlags(command, ['headClasses', 'freeze', 'freezeAllBut', 'train', 'batchNorm']);
+  return addSizeFlags(command)
     .addHelpText('after', '\nExample:\n  $ asteroid profile --model net.onnx --batch 32 -o profile.json')
     .action((options: ProfileCommandOptions) => profile(options));
 }
@@ -48,12 +50,13 @@ async function profile(options: ProfileCommandOptions): Promise<void> {
   if (options.model === undefined)
     throw new InputError('--model is missing: give an .onnx file or the name of a built-in model.');
   if (options.output !== undefined) await checkWritable(options.output);
-  const { headClasses, freeze = [], freezeAllBut = [] } = options;
-  const model = await loadModel(
-    options.model,
-    0,
-    headClasses === undefined ? {} : { headClasses: positive('--head-classes', headClasses) },
-  );
+  const { headClasses, freeze = [], freezeAllBut = [], train = [], batchNorm } = options;
+  if (batchNorm !== undefined && batchNorm !== 'inference' && batchNorm !== 'training')
+    throw new InputError(`--batch-norm ${batchNorm} must be one of inference, training.`);
+  const model = await loadSizedModel(options.model, options, {
+    ...(headClasses === undefined ? {} : { headClasses: positive('--head-classes', headClasses) }),
+    ...(batchNorm === undefined ? {} : { batchNorm }),
+  });
   const measured = await measureHere(model, {
     largestBatch: positive('--batch', options.batch),
     device: options.device,
@@ -61,8 +64,10 @@ async function profile(options: ProfileCommandOptions): Promise<void> {
     engine: engineName(options.engine),
     freeze,
     freezeAllBut,
+    train,
     clock: systemClock,
     onProgress: progress(output),
+    onWarning: (message) => output.terminal.section('Warning', output.terminal.colors.yellow(message)),
   });
   output.terminal.live([]);
   if (options.output !== undefined) await writeJson(options.output, measured);

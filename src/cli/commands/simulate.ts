@@ -10,11 +10,12 @@ import { traceJson } from '../../schedule/trace.ts';
 import { simulate as runSimulation } from '../../simulator/simulate.ts';
 import type { Simulation } from '../../simulator/simulation.ts';
 import { checkWritable, readText, writeJson, writeText } from '../files.ts';
+import { addSizeFlags, type SizeOptions } from '../model-options.ts';
 import { createOutput } from '../output.ts';
 import { planningProfile } from '../planning-profile.ts';
 import { bar, memory, type Terminal } from '../terminal.ts';
 
-interface SimulateCommandOptions {
+interface SimulateCommandOptions extends SizeOptions {
   readonly cluster?: string;
   readonly profile?: string;
   readonly model?: string;
@@ -27,7 +28,7 @@ interface SimulateCommandOptions {
 
 /** Adds the command. */
 export function addSimulate(program: Command): Command {
-  return program
+  const command = program
     .command('simulate')
     .description('simulate one round of a plan')
     .option('--cluster <FILE>', 'the devices and links, JSON or YAML')
@@ -39,7 +40,8 @@ export function addSimulate(program: Command): Command {
     .option('--plan <FILE>', 'the plan, or what asteroid plan wrote')
     .option('--trace <FILE>', 'write a trace for Perfetto or chrome://tracing')
     .option('--gantt <FILE>', 'write a chart of the round as SVG')
-    .option('-o, --output <FILE>', 'write what --json prints')
+    .option('-o, --output <FILE>', 'write what --json prints');
+  return addSizeFlags(command)
     .addHelpText(
       'after',
       '\nExample:\n  $ asteroid simulate --cluster cluster.yaml --profile profile.json --plan plan.json ' +

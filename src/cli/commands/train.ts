@@ -23,7 +23,19 @@ interface TrainOptions extends Record<string, unknown> {
 }
 
 /** What defines a run: a different value of one of these would be a different run. */
-const fixedOnResume = ['model', 'headClasses', 'data', 'batch', 'seed', 'optimizer', 'loss', 'shuffle'] as const;
+const fixedOnResume = [
+  'model',
+  'headClasses',
+  'data',
+  'batch',
+  'dropLast',
+  'seed',
+  'optimizer',
+  'loss',
+  'output',
+  'ignoreLabel',
+  'shuffle',
+] as const;
 
 /** Adds the command. */
 export function addTrain(program: Command): Command {
@@ -103,6 +115,8 @@ async function effectiveSettings({
     );
   }
   const saved = await readConfig(file);
+  // A run that knew no smaller batches goes on as it began.
+  saved['drop-last'] ??= true;
   // The length of training may change, in steps or in epochs.
   if (flags['steps'] !== undefined) delete saved['epochs'];
   if (flags['epochs'] !== undefined) delete saved['steps'];

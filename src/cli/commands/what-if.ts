@@ -11,13 +11,14 @@ import { predictLoss } from '../../planner/replan/predict-loss.ts';
 import { type Change, type WhatIf, whatIf } from '../../planner/what-if.ts';
 import { readText, writeJson } from '../files.ts';
 import { collected, positive } from '../flag-values.ts';
+import { addSizeFlags, type SizeOptions } from '../model-options.ts';
 import { createOutput, type Output } from '../output.ts';
 import { planningProfile } from '../planning-profile.ts';
 import { duration, memory, type Terminal } from '../terminal.ts';
 import { optimizerState } from './plan.ts';
 import { printLoss, speed } from './what-if-kill.ts';
 
-interface WhatIfCommandOptions {
+interface WhatIfCommandOptions extends SizeOptions {
   readonly cluster?: string;
   readonly profile?: string;
   readonly model?: string;
@@ -40,7 +41,7 @@ interface WhatIfCommandOptions {
 
 /** Adds the command. */
 export function addWhatIf(program: Command): Command {
-  return program
+  const command = program
     .command('what-if')
     .description('what happens to speed and memory when the cluster changes')
     .option('--cluster <FILE>', 'the devices and links before the change, JSON or YAML')
@@ -67,7 +68,8 @@ export function addWhatIf(program: Command): Command {
     .option('--optimizer <NAME>', 'sgd | adam | adamw, for its memory and its state', 'sgd')
     .option('--momentum <M>', 'of sgd, for its memory and its state', '0')
     .option('--replicate-batch-norm', 'let a stage with batch normalization be replicated')
-    .option('-o, --output <FILE>', 'write what --json prints')
+    .option('-o, --output <FILE>', 'write what --json prints');
+  return addSizeFlags(command)
     .addHelpText(
       'after',
       '\nExample:' +

@@ -9,8 +9,9 @@ import { createComputeThread } from '../../engine/node/compute-thread.ts';
 import { searchForGarbageLess } from '../../engine/node/host-node.ts';
 import { createProcessClock } from '../../engine/node/work-clock.ts';
 import { InputError } from '../../errors.ts';
+import { checkListening, isWildcard, parseAdvertised } from '../../runtime/host/addresses.ts';
 import { findCoordinator } from '../../runtime/host/discovery.ts';
-import { joinRun } from '../../runtime/host/join.ts';
+import { type Joined, type JoinOptions, joinRun } from '../../runtime/host/join.ts';
 import { joinCodeVariable } from '../../runtime/host/local-workers.ts';
 import { type ProfiledEngine, startProfile } from '../../runtime/host/profile-apart.ts';
 import { profileCache } from '../../runtime/host/profile-cache.ts';
@@ -27,6 +28,8 @@ interface WorkerCommandOptions {
   readonly codeFile?: string;
   readonly name?: string;
   readonly host?: string;
+  readonly port?: string;
+  readonly advertise?: string;
   readonly threads: string;
   readonly engine: string;
   readonly maxCpu?: string;
@@ -61,7 +64,14 @@ export function addWorker(program: Command): Command {
     .option('--name <NAME>', 'how this device is called (default: its host name)')
     .option(
       '--host <ADDRESS>',
-      'the address on which peers reach this device (default: the one that leads to the coordinator)',
+      'the address to listen on for peers; 0.0.0.0 and :: are all of this device ' +
+        '(default: the one that leads to the coordinator)',
+    )
+    .option('--port <N>', 'the port to listen on for peers (default: that of --advertise, or any free one)')
+    .option(
+      '--advertise <ADDRESS[:PORT]>',
+      'what peers dial, where a router, a container or a tunnel leads to this device (default: the address and port ' +
+        'listened on; with --port, the address that the coordinator sees)',
     )
     .option('--threads <N>', 'compute threads', '1')
     .option('--engine <NAME>', 'onnxruntime | reference', 'onnxruntime')
@@ -82,6 +92,7 @@ async function work(options: WorkerCommandOptions): Promise<void> {
   const output = createOutput(options);
   const maxMemoryMiB = megabytes(options.maxMemory);
   const engine = engineOptions(options);
+  const place = placeOptions(options);
   const isManaged = options.managed !== undefined;
   // The coordinator of a managed worker gets the same Ctrl-C from the terminal and ends its workers in good order.
   const signal = isManaged ? ignoreInterrupts() : interruptSignal(output, 'Leaving …');
@@ -98,11 +109,12 @@ async function work(options: WorkerCommandOptions): Promise<void> {
       startProfile: (job, onProgress) => startProfile(job, engine, onProgress),
       processWork: createProcessClock(engine),
       ...(options.name === undefined ? {} : { name: options.name }),
-      ...(options.host === undefined ? {} : { host: options.host }),
+      ...place,
       profileCache: profileCache(cacheName(options.name, engine)),
       stageStore: createStageFiles(),
       // Workers that a coordinator starts are new each time.
       ...(isManaged ? {} : { store: createDeviceStore(stateFolder()), reconnectMs }),
+      onWarning: (message) => output.observe({ kind: 'warning', message }),
       onJoined: (name, joined) => showJoined(name, joined, isManaged, output),
       onLost: (reason) => {
         output.json({ event: 'lost', reason });
@@ -141,18 +153,21 @@ function cacheName(name = '', { workerCount, maxCpu, isCourteous }: Required<Pro
   return `${name}${shared}${maxCpu < 1 ? ` at ${maxCpu}` : ''}${isCourteous ? ' courteous' : ''}`;
 }
 
-function showJoined(
-  name: string,
-  { host, encrypted }: { readonly host: string; readonly encrypted: boolean },
-  isManaged: boolean,
-  output: Output,
-): void {
-  output.json({ event: 'joined', name, host, encrypted });
+function showJoined(name: string, joined: Joined, isManaged: boolean, output: Output): void {
+  const { host, port, seenAs, encrypted } = joined;
+  output.json({ event: 'joined', name, ...joined });
   if (output.isJson) return;
   output.terminal.print(`Joined as ${name}; waiting for work. Ctrl-C leaves.`);
   if (isManaged || isLoopback(host)) return;
   const links = encrypted ? 'encrypted' : 'INSECURE: anyone on the network can read and change what travels';
-  output.terminal.print(`Other devices reach this one at ${host} (another: --host); links are ${links}.`);
+  const place = port === undefined ? host : `port ${port} of ${host}`;
+  output.terminal.print(`Other devices dial this one at ${place} (another: --advertise); links are ${links}.`);
+  if (seenAs !== undefined && seenAs !== host)
+    output.terminal.print(
+      `The coordinator sees it as ${seenAs}: a router or a host of containers is between. Devices that do not reach ` +
+        `${host} meet this one over the coordinator; with a port that leads here, --port N --advertise ${seenAs}:N ` +
+        'is faster.',
+    );
 }
 
 function ignoreInterrupts(): AbortSignal {
@@ -163,11 +178,29 @@ function ignoreInterrupts(): AbortSignal {
 /** The coordinator on the local network. */
 async function find(output: Output, signal: AbortSignal, host: string | undefined): Promise<string> {
   if (!output.isJson) output.terminal.live(['Looking for a coordinator on this network …']);
-  const url = await findCoordinator(findMs, signal, host === undefined ? undefined : [host]);
+  const interfaces = host === undefined || isWildcard(host) ? undefined : [host];
+  const url = await findCoordinator(findMs, signal, interfaces);
   if (!output.isJson) output.terminal.live([]);
   output.json({ event: 'found', url });
   if (!output.isJson) output.terminal.print(`Found ${url}.`);
   return url;
+}
+
+/** Where to listen for peers, and what they dial. Throws InputError. */
+function placeOptions({ host, port, advertise }: WorkerCommandOptions): Partial<JoinOptions> {
+  if (host !== undefined) checkListening(host);
+  return {
+    ...(host === undefined ? {} : { host }),
+    ...(port === undefined ? {} : { port: portOf(port) }),
+    ...(advertise === undefined ? {} : { advertised: parseAdvertised(advertise) }),
+  };
+}
+
+function portOf(text: string): number {
+  const value = Number(text);
+  if (!Number.isInteger(value) || value < 1 || value > 65_535)
+    throw new InputError(`--port ${text} must be a whole number from 1 to 65535.`);
+  return value;
 }
 
 function megabytes(text: string | undefined): number {

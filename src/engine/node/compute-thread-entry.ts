@@ -48,6 +48,7 @@ function serve(engine: Engine, { threadCount }: ThreadOptions): void {
     id: 0,
     busyMs: 0,
     name: engine.name,
+    warning: engine.warning,
     blockSize: engine.blockSize,
     translationTarget: engine.translationTarget,
   });

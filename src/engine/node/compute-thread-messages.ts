@@ -48,6 +48,8 @@ export interface Reply {
   /** With id 0: the engine's name. */
   readonly name?: string;
   /** With id 0, where it has one. */
+  readonly warning?: string | undefined;
+  /** With id 0, where it has one. */
   readonly blockSize?: number | undefined;
   /** With id 0: what it translates for, if it does. */
   readonly translationTarget?: TranslationTarget | undefined;

@@ -173,6 +173,7 @@ class Calls {
 
 class ComputeThread implements Engine {
   readonly name: string;
+  readonly warning: string | undefined;
   readonly blockSize: number | undefined;
   readonly translate: Engine['translate'];
   readonly translationTarget: TranslationTarget | undefined;
@@ -181,8 +182,9 @@ class ComputeThread implements Engine {
   readonly #executables = new Set<number>();
   #closing: Promise<void> | undefined;
 
-  constructor({ name, blockSize, translationTarget }: Reply, calls: Calls) {
+  constructor({ name, warning, blockSize, translationTarget }: Reply, calls: Calls) {
     this.name = defined(name, "the engine's name");
+    this.warning = warning;
     this.blockSize = blockSize;
     this.translationTarget = translationTarget;
     this.translate = translationTarget && ((graph) => this.#translate(graph));

@@ -4,12 +4,12 @@ import { InputError } from '../../errors.ts';
 import type { Engine } from '../engine.ts';
 import type { OnnxRuntime } from '../onnxruntime-module.ts';
 import { createOnnxRuntimeWebEngine } from '../onnxruntime-web.ts';
-import { createOnnxRuntimeNodeEngine, type OnnxRuntimeNodeOptions } from './onnxruntime-node.ts';
+import { absence, createOnnxRuntimeNodeEngine, installation, type OnnxRuntimeNodeOptions } from './onnxruntime-node.ts';
 import { paced } from './pacing.ts';
 
 /**
- * The native engine, or the one over WebAssembly where that does not load. Throws the native one's InputError where
- * neither does.
+ * The native engine, or the one over WebAssembly where that does not load, with a warning that says so. Throws the
+ * native one's InputError where neither does.
  */
 export async function createOnnxRuntimeHereEngine(
   options: Omit<OnnxRuntimeNodeOptions, 'load'> & {
@@ -25,8 +25,20 @@ export async function createOnnxRuntimeHereEngine(
   } catch (error) {
     if (!(error instanceof InputError)) throw error;
     const adapt = pacing && { adapt: (runtime: OnnxRuntime) => paced(runtime, pacing) };
-    return createOnnxRuntimeWebEngine({ ...shared, ...adapt, ...(loadWeb && { load: loadWeb }) }).catch(() => {
+    const engine = await createOnnxRuntimeWebEngine({
+      ...{ ...shared, ...adapt },
+      ...(loadWeb && { load: loadWeb }),
+    }).catch(() => {
       throw error; // that of the faster one says what to install
     });
+    return Object.assign(engine, { warning: slowBecause(error.cause) });
   }
+}
+
+/** What the user should know where the native package is not to be had. */
+function slowBecause(error: unknown): string {
+  return (
+    `SLOW: this device computes over WebAssembly, several times slower than it could, because ${absence(error)}; ` +
+    `${installation}.`
+  );
 }

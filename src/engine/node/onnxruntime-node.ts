@@ -44,9 +44,32 @@ export async function createOnnxRuntimeNodeEngine(options: OnnxRuntimeNodeOption
   });
 }
 
-function missing(error: unknown): string {
+/** How to get the package. Its binaries are in it; its install script looks for more on the network, for GPUs. */
+export const installation = 'run "npm install --ignore-scripts onnxruntime-node" where asteroid is installed';
+
+/** Why the package is not there, from the error of loading it. One clause. */
+export function absence(error: unknown): string {
+  if (isMissing(error)) return 'the package onnxruntime-node is not installed';
+  const reason = error instanceof Error ? error.message : String(error);
+  return `the package onnxruntime-node does not load (${firstLine(reason)})`;
+}
+
+function firstLine(text: string): string {
+  const [line = ''] = text.split('\n', 1);
+  return line.length > 200 ? `${line.slice(0, 199)}…` : line;
+}
+
+/** The package is not there: not a file that it looks for itself, as where it has no build for the platform. */
+function isMissing(error: unknown): boolean {
   const code = error instanceof Error && 'code' in error ? error.code : undefined;
-  if (code !== 'ERR_MODULE_NOT_FOUND' && code !== 'MODULE_NOT_FOUND') {
+  return (
+    (code === 'ERR_MODULE_NOT_FOUND' || code === 'MODULE_NOT_FOUND') &&
+    !/\.node'/.test((error as Error).message.split('\n', 1)[0] ?? '')
+  );
+}
+
+function missing(error: unknown): string {
+  if (!isMissing(error)) {
     const reason = error instanceof Error ? error.message : String(error);
     return (
       `The package onnxruntime-node does not load here (${reason}): ` +

@@ -3,6 +3,7 @@
 import assert from 'node:assert/strict';
 import { isDeepStrictEqual } from 'node:util';
 import type { Random } from '../../random.ts';
+import { wishSchema } from '../../runtime/host/relay.ts';
 import { factsSchema } from '../../runtime/protocol/device-facts.ts';
 import {
   type Messages,
@@ -51,6 +52,7 @@ const hellos: readonly Hello[] = [
     facts: { request: '-----BEGIN CERTIFICATE REQUEST-----' },
   },
   { protocol: 1, purpose: 'peer', name: 'worker-2', credential: 'x'.repeat(48) },
+  { protocol: 1, purpose: 'relay', name: 'worker-2', credential: 'x'.repeat(48), facts: { to: 'worker-1' } },
 ];
 const answers: readonly (Welcome | Refused)[] = [
   { kind: 'welcome', name: 'kitchen-2', server: 'coordinator', facts: { certificate: 'PEM', authority: 'PEM' } },
@@ -78,7 +80,7 @@ export function helloTarget(): Target<{ readonly isAnswer: boolean; readonly tex
       const again = parse(encoder.encode(encodeHandshake(message)));
       // As JSON: a number in the facts, which are not checked yet, may be too large for it.
       assert.equal(JSON.stringify(again), JSON.stringify(message), 'a handshake that was encoded again is another');
-      if ('purpose' in message) factsSchema.safeParse(message.facts);
+      if ('purpose' in message) for (const schema of [factsSchema, wishSchema]) schema.safeParse(message.facts);
     },
   };
 }
@@ -124,6 +126,7 @@ const toWorker: ToWorker = {
   probe: {},
   'measure-link': { peer: 'b' },
   gone: { peer: 'b' },
+  call: { peer: { name: 'b', url: 'wss://10.0.0.2:7070' }, ticket: 'x'.repeat(32) },
   reserve: { plan, id: 7 },
   end: { reason: 'the run is done' },
 };

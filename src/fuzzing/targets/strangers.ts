@@ -150,7 +150,7 @@ export function headerTarget(): Target<DoorInput> {
       const limiter = createFailureLimiter({ clock, burstCount: 2, regainMs: 1000 });
       for (let count = 0; count < 3; count++) limiter.failed(address);
       assert.ok(!limiter.allows(address));
-      const rejection = judgeUpgrade({ host, origin, localAddress: address }, new Set(['localhost']));
+      const rejection = judgeUpgrade({ host, origin }, new Set(['localhost']));
       if (rejection !== undefined) throw new Refused(`refused: ${rejection.reason}`);
     },
   };

@@ -13,7 +13,7 @@ import { spoil } from '../../testing/spoilt-cases.ts';
 import { type Attribute, type Attributes, float, floats, type Graph, int, ints, type Node, string } from '../graph.ts';
 import { importModel } from '../onnx/import.ts';
 import { instantiate } from '../static.ts';
-import { int64s, type Tensor, tensor, toNumbers } from '../tensor.ts';
+import { int64s, scalar, type Tensor, tensor, toNumbers } from '../tensor.ts';
 import { composites, expandComposite } from './expand.ts';
 
 const seed = 20261121;
@@ -193,6 +193,18 @@ const cases: Readonly<Record<string, { readonly make: Make; readonly opset?: num
       inputs: [draw.floats([3, 2]), tensor('bool', [3], [1, draw.integer(0, 1), 1])],
       attributes: present({ axis: draw.maybe(int(0)) }),
       constants: [1],
+    }),
+  },
+  DFT: {
+    opset: 20,
+    make: (draw) => ({
+      inputs: [
+        draw.floats([2, 5, 3, draw.pick([1, 2])]),
+        draw.maybe(scalar('int64', draw.pick([4, 7]))),
+        scalar('int64', draw.pick([1, 2, -2])),
+      ],
+      attributes: present({ inverse: draw.maybe(int(1)) }),
+      constants: [1, 2],
     }),
   },
   Einsum: {

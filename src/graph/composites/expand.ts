@@ -11,6 +11,7 @@ import { attentionComposites } from './attention.ts';
 import type { Composite } from './composite.ts';
 import { cubicResize } from './cubic-resize.ts';
 import { einsum } from './einsum.ts';
+import { fourier } from './fourier.ts';
 import { fusions } from './fusions.ts';
 import { lossComposites } from './losses.ts';
 import { recurrentComposites } from './recurrent.ts';
@@ -30,6 +31,7 @@ export const composites: Readonly<Record<string, Composite>> = {
   ...lossComposites,
   ...recurrentComposites,
   ...smallComposites,
+  DFT: fourier,
   Einsum: einsum,
   Resize: cubicResize,
 };

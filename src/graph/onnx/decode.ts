@@ -17,13 +17,14 @@ import {
   type NodeProto,
   type ValueInfoProto,
 } from './generated/onnx_pb.ts';
+import { type Origins, originsOf } from './origins.ts';
 import { dataTypeName, decodeTensor, elementTypeOf, isHalf } from './tensors.ts';
+
+/** What stands in a file for a dimension that has no name. */
+export const unknownDimension: RegExp = /^([?*]|-1|None|)$/;
 
 /** Longer names are refused; no exporter writes them. */
 const nameLengthLimit = 4096;
-
-/** The metadata key of a value's kind (declaredKinds). */
-const kindKey = 'pkg.torch.export.graph_signature.InputSpec.kind';
 
 /** Where a tensor is in the file: an initializer or the value of a Constant node. */
 export type TensorPlace =
@@ -44,8 +45,8 @@ export interface DecodedModel {
   readonly names: Set<string>;
   /** True if the file has half-precision tensors or values, which are float32 here. */
   readonly hadHalf: boolean;
-  /** For tensors whose origin the exporter declares: true for parameters, false for buffers and constants. */
-  readonly declared: ReadonlyMap<string, boolean>;
+  /** What the exporter declares of the initializers. */
+  readonly origins: Origins;
 }
 
 /**
@@ -135,19 +136,8 @@ export function decodeModel(model: ModelProto): DecodedModel {
     nodes,
     names,
     hadHalf,
-    declared: declaredKinds(graph),
+    origins: originsOf(graph),
   };
-}
-
-/** The kinds that PyTorch's newer exporter records for values: PARAMETER, BUFFER, CONSTANT_TENSOR. */
-function declaredKinds({ valueInfo, initializer }: GraphProto): ReadonlyMap<string, boolean> {
-  const tensors = new Set(initializer.map(({ name }) => name));
-  const kinds = new Map<string, boolean>();
-  for (const { name, metadataProps } of valueInfo) {
-    const kind = metadataProps.find(({ key }) => key === kindKey)?.value;
-    if (kind !== undefined && tensors.has(name)) kinds.set(name, kind === 'PARAMETER');
-  }
-  return kinds;
 }
 
 /** Names are printed, so they must be text on one line; anything else comes from a damaged file. */
@@ -305,8 +295,8 @@ function decodeValueInfo({ name, type }: ValueInfoProto, kind: 'Input' | 'Output
   if (shape === undefined && kind === 'Input')
     throw new InputError(`${what} has no shape; export it with one (symbolic dimensions are fine).`);
   const dimensions = (shape?.dim ?? []).map(({ value }, axis): Dimension => {
-    if (value.case === 'dimParam' && value.value !== '') return value.value;
-    // Unknown; some exporters write 0 or −1 for it.
+    if (value.case === 'dimParam' && !unknownDimension.test(value.value)) return value.value;
+    // Unknown, and another size each time; some exporters write 0 or −1 for it.
     if (value.case !== 'dimValue' || value.value <= 0n) return `${name}.${axis}`;
     if (value.value > BigInt(Number.MAX_SAFE_INTEGER))
       throw new InputError(`${what} has an impossible dimension, ${value.value}.`);

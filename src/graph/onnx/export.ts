@@ -109,7 +109,12 @@ function replaced(proto: TensorProto | undefined, value: Tensor, name: string): 
     sameShape(value.shape, old.dims.map(Number)),
     `"${name}" was trained with shape [${value.shape.join(', ')}] instead of [${old.dims.join(', ')}]`,
   );
-  assert(value.type === elementTypeOf(old.dataType), `"${name}" was trained as ${value.type}`);
+  // A model in float64 is trained in float32 (precision.ts).
+  const type = elementTypeOf(old.dataType);
+  assert(
+    value.type === type || (value.type === 'float32' && type === 'float64'),
+    `"${name}" was trained as ${value.type}`,
+  );
   return replaceTensor(old, value);
 }
 

@@ -15,17 +15,21 @@ import { patchModel } from './encode.ts';
 import { type ExternalLoader, loadExternalTensors } from './external.ts';
 import { inlineFunctions } from './functions.ts';
 import type { GraphProto, ModelProto } from './generated/onnx_pb.ts';
-import { producerName, readMetadata } from './metadata.ts';
-import { findWeights } from './parameters.ts';
-import { retieTransposes } from './retie.ts';
+import { type InputShape, withInputShapes } from './input-shapes.ts';
+import { type Metadata, producerName, readMetadata } from './metadata.ts';
+import { findWeights, type WeightChoice } from './parameters.ts';
+import { inFloat32, withoutBfloat16 } from './precision.ts';
+import { repaired } from './repairs.ts';
+import { plainSequences } from './sequences.ts';
 import { sharedWeightsNote } from './shared-weights.ts';
-import { untieVectors } from './untie.ts';
 import { newestOpset, oldestOpset, upgradeNode } from './upgrade.ts';
 
 /** Options of {@link importModel}. */
 export interface ImportOptions {
   /** Sizes of symbolic dimensions other than the batch, by their name in the file. */
   readonly dimensions?: Readonly<Record<string, number>>;
+  /** Sizes of inputs that the file leaves open. */
+  readonly inputShapes?: readonly InputShape[];
   /** Reads weights that are kept outside the model file. Without it, such files are refused. */
   readonly loadExternal?: ExternalLoader;
 }
@@ -42,6 +46,8 @@ export interface ImportedModel {
   readonly places: ReadonlyMap<string, TensorPlace>;
   /** Notes for the user, one sentence each: changed precision, batch size freed or not. */
   readonly notes: readonly string[];
+  /** Every float tensor that a gradient reaches, with the reason why it is a parameter of the graph or not. */
+  readonly choices: readonly WeightChoice[];
 }
 
 /**
@@ -51,7 +57,7 @@ export interface ImportedModel {
  * by `instantiate`.
  */
 export function importModel(bytes: Uint8Array, options: ImportOptions = {}): ImportedModel {
-  const parsed = parseModel(bytes);
+  const parsed = sized(parseModel(bytes), options.inputShapes ?? []);
   const opset = opsetOf(parsed);
   if (!(opset >= oldestOpset && opset <= newestOpset)) {
     throw new InputError(
@@ -61,9 +67,11 @@ export function importModel(bytes: Uint8Array, options: ImportOptions = {}): Imp
   }
   const prepared = prepare(parsed, options);
   const proto = patchModel(parsed, { graph: prepared.graph, functions: [] });
-  const decoded = decodeModel(proto);
+  const read = decodeModel(proto);
+  const decoded = inFloat32(read);
   const metadata = readMetadata(proto);
   const notes: string[] = decoded.hadHalf ? ['The model is in half precision; it is trained in float32.'] : [];
+  if (decoded !== read) notes.push('The model is in float64; it is trained in float32.');
   notes.push(...prepared.notes);
   const upgraded = upgrade(decoded);
   const outputs = decoded.outputs.map(({ name }) => name);
@@ -74,12 +82,13 @@ export function importModel(bytes: Uint8Array, options: ImportOptions = {}): Imp
     outputs,
     initializers: upgraded.initializers,
     places: decoded.places,
-    declared: decoded.declared,
+    origins: decoded.origins,
+    inputs: decoded.inputs.map(({ name }) => name),
   });
-  const shared =
-    parsed.producerName === producerName
-      ? undefined
-      : sharedWeightsNote(decoded.nodes, weights.parameters, decoded.initializers);
+  const isOurs = parsed.producerName === producerName;
+  const choices = isOurs ? weights.choices.map((choice) => ownChoice(choice, metadata)) : weights.choices;
+  const parameters = choices.filter(({ isTrained }) => isTrained).map(({ name }) => name);
+  const shared = isOurs ? undefined : sharedWeightsNote(decoded.nodes, parameters, decoded.initializers);
   if (shared !== undefined) notes.push(shared);
   const used = usedValues(nodes, outputs);
   const runningVariance = metadata.runningVariance ?? (parsed.producerName === 'pytorch' ? 'unbiased' : undefined);
@@ -88,7 +97,7 @@ export function importModel(bytes: Uint8Array, options: ImportOptions = {}): Imp
     inputs: decoded.inputs,
     outputs: decoded.outputs,
     initializers: new Map([...upgraded.initializers].filter(([name]) => used.has(name))),
-    parameters: weights.parameters.filter((name) => !metadata.constants.has(name)),
+    parameters,
     buffers: weights.buffers,
     nodes,
     ...(metadata.fixedBatch === undefined ? {} : { fixedBatch: metadata.fixedBatch }),
@@ -97,7 +106,18 @@ export function importModel(bytes: Uint8Array, options: ImportOptions = {}): Imp
   checkGraph(graph);
   const opened = openBatch(bind(nameBatch(graph), options.dimensions ?? {}), notes);
   shareWeights(proto, decoded);
-  return { graph: opened, proto, places: decoded.places, notes };
+  return { graph: opened, proto, places: decoded.places, notes, choices };
+}
+
+/** In files of ours, all is trained that their metadata do not say is not. */
+function ownChoice(choice: WeightChoice, { constants, numbers }: Metadata): WeightChoice {
+  const isTrained = choice.shape.length === 0 ? numbers.has(choice.name) : !constants.has(choice.name);
+  return { ...choice, isTrained, why: 'the file says so', isSure: true };
+}
+
+function sized(model: ModelProto, shapes: readonly InputShape[]): ModelProto {
+  const graph = defined(model.graph, 'the graph of a parsed model');
+  return shapes.length === 0 ? model : patchModel(model, { graph: withInputShapes(graph, shapes) });
 }
 
 /** The file's graph with external data loaded, functions and branches expanded, and each weight once. */
@@ -106,20 +126,16 @@ function prepare(
   { loadExternal, dimensions = {} }: ImportOptions,
 ): { graph: GraphProto; notes: readonly string[] } {
   const plain = inlineFunctions(model, defined(model.graph, 'the graph of a parsed model'));
-  const whole = foldBranches(model, loadExternalTensors(plain, loadExternal), { upgrade, dimensions });
+  const loaded = loadExternalTensors(plain, loadExternal);
+  const widened = withoutBfloat16(loaded);
+  const whole = foldBranches(model, widened, { upgrade, dimensions });
   // in files of ours, weights are tied on purpose
   if (model.producerName === producerName) return { graph: whole, notes: [] };
   const notes: string[] = [];
-  const retied = retieTransposes(whole);
-  const twice = whole.initializer.length - retied.initializer.length;
-  if (twice === 1) notes.push('The exporter had stored 1 weight twice, as it is and transposed; it is one again.');
-  if (twice > 1)
-    notes.push(`The exporter had stored ${twice} weights twice, as they are and transposed; they are one again.`);
-  const graph = untieVectors(retied);
-  const untied = graph.initializer.length - retied.initializer.length;
-  if (untied > 0)
-    notes.push(`The exporter had stored equal vectors once; ${untied} of them are weights of their own again.`);
-  return { graph, notes };
+  if (widened !== loaded)
+    notes.push("The model is in bfloat16, which ONNX Runtime's CPU cannot run; it is trained and written in float32.");
+  const { graph, notes: repairs } = repaired(whole);
+  return { graph, notes: [...notes, ...repairs] };
 }
 
 function upgrade({ opset, nodes, initializers, names }: DecodedModel): {
@@ -133,7 +149,8 @@ function upgrade({ opset, nodes, initializers, names }: DecodedModel): {
     all.set(name, value);
     return name;
   };
-  return { nodes: nodes.flatMap((node) => upgradeNode(node, { opset, constant, fresh })), initializers: all };
+  const upgraded = nodes.flatMap((node) => upgradeNode(node, { opset, constant, fresh }));
+  return { nodes: plainSequences(upgraded, { initializers: all, names }), initializers: all };
 }
 
 /**

@@ -7,15 +7,18 @@ import { type Graph, runningVariances } from '../graph.ts';
 import { isFloat } from '../tensor.ts';
 import { type ModelProto, type StringStringEntryProto, StringStringEntryProtoSchema } from './generated/onnx_pb.ts';
 
-/** Float tensors that are not trained, and what else Graph has beside nodes and tensors. */
+/** Float tensors that are not trained, numbers that are, and what else Graph has beside nodes and tensors. */
 export interface Metadata extends Pick<Graph, 'fixedBatch' | 'runningVariance'> {
   readonly constants: ReadonlySet<string>;
+  /** Parameters without dimensions. */
+  readonly numbers: ReadonlySet<string>;
 }
 
 /** The producer name in files of ours. */
 export const producerName = 'asteroid';
 
 const constantsKey = 'asteroid.constants';
+const numbersKey = 'asteroid.numbers';
 const fixedBatchKey = 'asteroid.fixedBatch';
 const runningVarianceKey = 'asteroid.runningVariance';
 
@@ -25,10 +28,12 @@ export function writeMetadata(graph: Graph): StringStringEntryProto[] {
   const constants = [...graph.initializers]
     .filter(([name, { type, shape }]) => isFloat(type) && shape.length > 0 && !changing.has(name))
     .map(([name]) => name);
+  const numbers = graph.parameters.filter((name) => graph.initializers.get(name)?.shape.length === 0);
   const entry = (key: string, value: unknown): StringStringEntryProto =>
     create(StringStringEntryProtoSchema, { key, value: JSON.stringify(value) });
   return [
     ...(constants.length > 0 ? [entry(constantsKey, constants)] : []),
+    ...(numbers.length > 0 ? [entry(numbersKey, numbers)] : []),
     ...(graph.fixedBatch === undefined ? [] : [entry(fixedBatchKey, graph.fixedBatch)]),
     ...(graph.runningVariance === undefined ? [] : [entry(runningVarianceKey, graph.runningVariance)]),
   ];
@@ -45,11 +50,13 @@ export function readMetadata(model: ModelProto): Metadata {
       return undefined; // another program's entry of the same name
     }
   };
-  const constants = read(constantsKey);
+  const names = (value: unknown): ReadonlySet<string> =>
+    new Set(Array.isArray(value) ? value.filter((name) => typeof name === 'string') : []);
   const fixedBatch = read(fixedBatchKey);
   const runningVariance = runningVariances.find((known) => known === read(runningVarianceKey));
   return {
-    constants: new Set(Array.isArray(constants) ? constants.filter((name) => typeof name === 'string') : []),
+    constants: names(read(constantsKey)),
+    numbers: names(read(numbersKey)),
     ...(Number.isSafeInteger(fixedBatch) && (fixedBatch as number) > 0 ? { fixedBatch: fixedBatch as number } : {}),
     ...(runningVariance === undefined ? {} : { runningVariance }),
   };

@@ -1,15 +1,22 @@
 // Switches a graph between training and inference: batch normalization and dropout are the operators that differ.
 
-import { type Attribute, type Attributes, floatAttribute, type Graph, int, type Node } from '../graph.ts';
-import { freshName, neededNodes, usedValues } from '../liveness.ts';
+import { type Attribute, type Attributes, floatAttribute, type Graph, int, intAttribute, type Node } from '../graph.ts';
+import { freshName, neededNodes, producers, usedValues } from '../liveness.ts';
 import { scalar, type Tensor } from '../tensor.ts';
 import { randomDecisions } from './expected-draws.ts';
 
+/** How a graph is trained. */
+export interface TrainingModeOptions {
+  /** Batch normalization uses the stored statistics, or ('training', the default) those of each batch. */
+  readonly batchNorm?: 'inference' | 'training' | undefined;
+}
+
 /**
  * The graph in training mode, even if it was exported for inference: batch normalization uses the batch's statistics
- * and outputs new running ones (outputs 1 and 2); dropout is active (if its ratio is not 0).
+ * and outputs new running ones (outputs 1 and 2), unless `batchNorm` is 'inference'; dropout is active (if its ratio is
+ * not 0).
  */
-export function trainingMode(graph: Graph): Graph {
+export function trainingMode(graph: Graph, { batchNorm = 'training' }: TrainingModeOptions = {}): Graph {
   const names = namesOf(graph);
   const initializers = new Map(graph.initializers);
   let isTraining: string | undefined;
@@ -22,6 +29,7 @@ export function trainingMode(graph: Graph): Graph {
   };
   const nodes = graph.nodes.map((node) => {
     if (isDefault(node, 'BatchNormalization')) {
+      if (batchNorm === 'inference') return inferenceNormalization(node);
       const [y = '', mean = '', variance = ''] = node.outputs;
       const output = (name: string, stem: string): string =>
         name === '' ? freshName(`${node.name}.${stem}`, names) : name;
@@ -43,8 +51,7 @@ export function trainingMode(graph: Graph): Graph {
 export function inferenceMode(graph: Graph): Graph {
   const decided = expectedDraws(graph);
   const nodes = decided.map((node) => {
-    if (isDefault(node, 'BatchNormalization'))
-      return { ...withAttribute(node, 'training_mode', int(0)), outputs: node.outputs.slice(0, 1) };
+    if (isDefault(node, 'BatchNormalization')) return inferenceNormalization(node);
     if (!isDefault(node, 'Dropout')) return node;
     const inputs = node.inputs.slice(0, 2);
     return { ...node, inputs: inputs[1] === '' ? inputs.slice(0, 1) : inputs };
@@ -54,6 +61,27 @@ export function inferenceMode(graph: Graph): Graph {
     graph.outputs.map(({ name }) => name),
   );
   return { ...graph, nodes, initializers: new Map([...graph.initializers].filter(([name]) => used.has(name))) };
+}
+
+function inferenceNormalization(node: Node): Node {
+  return { ...withAttribute(node, 'training_mode', int(0)), outputs: node.outputs.slice(0, 1) };
+}
+
+/** Operators into which exporters merge a batch normalization that follows them. */
+const mergers: ReadonlySet<string> = new Set(['Conv', 'ConvTranspose', 'Gemm']);
+
+/**
+ * How many batch normalizations of a model exported for inference are left beside others that the exporter merged into
+ * the convolutions before them: the former can use the statistics of a batch, the latter are fixed. 0 if nothing speaks
+ * for merged ones.
+ */
+export function unmergedNormalizations({ nodes }: Pick<Graph, 'nodes'>): number {
+  const made = producers(nodes);
+  const left = nodes.filter((node) => isDefault(node, 'BatchNormalization'));
+  const isMergeable = ({ inputs }: Node): boolean => mergers.has(made.get(inputs[0] ?? '')?.operator ?? '');
+  const isTraining = (node: Node): boolean => intAttribute(node, 'training_mode', 0) !== 0;
+  if (left.some((node) => isTraining(node) || isMergeable(node))) return 0;
+  return nodes.some(({ operator }) => mergers.has(operator)) ? left.length : 0;
 }
 
 /** The nodes with each random decision replaced by its mean. */

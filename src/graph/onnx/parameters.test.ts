@@ -48,12 +48,14 @@ function model(kinds: Readonly<Record<string, string>>): Uint8Array {
   });
 }
 
-test('declarations decide; of tensors computed ahead, weights by position and rows of embeddings', () => {
-  const { graph } = importModel(model({ w: 'PARAMETER', shift: 'PARAMETER', table: 'BUFFER' }));
-  assert.deepEqual(graph.parameters, ['w', 'shift', 'val_3', 'embedding_1']);
+test('declarations decide; what was computed ahead is taken for a weight where it meets what weights compute', () => {
+  const { graph, choices } = importModel(model({ w: 'PARAMETER', shift: 'PARAMETER', table: 'BUFFER' }));
+  assert.deepEqual(graph.parameters, ['w', 'shift', 'val_3', 'unsqueeze_14', 'embedding_1', 'val_9']);
+  const guesses = choices.filter(({ isSure }) => !isSure).map(({ name }) => name);
+  assert.deepEqual(guesses, ['unsqueeze_14', 'embedding_1', 'val_9']);
 });
 
-test('without declarations, source names are weights anywhere, made-up names only in a weight position', () => {
+test('without declarations, source names are weights anywhere, made-up names beside what weights compute', () => {
   assert.deepEqual(importModel(model({})).graph.parameters, [
     'w',
     'shift',
@@ -61,6 +63,7 @@ test('without declarations, source names are weights anywhere, made-up names onl
     'unsqueeze_14',
     'embedding_1',
     'table',
+    'val_9',
   ]);
 });
 

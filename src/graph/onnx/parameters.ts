@@ -1,11 +1,14 @@
-// Which tensors of a file are weights to train, which ONNX does not say: by their position, as far as gradients reach.
+// Which tensors of a file are weights to train, which ONNX does not say: by what the exporter declares, by position, by
+// names and by values, as far as gradients reach. What is only guessed is said so.
 
 import { usefulFor } from '../gradient-paths.ts';
 import type { Node } from '../graph.ts';
-import { producers } from '../liveness.ts';
 import type { Tensor } from '../tensor.ts';
 import type { TensorPlace } from './decode.ts';
 import { madeUpName } from './made-up-name.ts';
+import { formulaOf, isMask, isRepeatedFilter, isUniform } from './number-tables.ts';
+import type { Origins } from './origins.ts';
+import { type Meeting, meetingsOf, runningStatistics, weightReaders } from './weight-positions.ts';
 
 /** The parts of a model that the search for weights uses. */
 export interface WeightSearch {
@@ -15,106 +18,166 @@ export interface WeightSearch {
   readonly initializers: ReadonlyMap<string, Tensor>;
   /** The places of tensors in the file; tensors added by upgrading have none. */
   readonly places: ReadonlyMap<string, TensorPlace>;
-  /** Whether the exporter declares a tensor a parameter; empty if it declares nothing. */
-  readonly declared: ReadonlyMap<string, boolean>;
+  /** What the exporter declares. */
+  readonly origins: Origins;
+  /** The graph's inputs. */
+  readonly inputs: readonly string[];
 }
 
-/** The inputs that are weights by an operator's meaning. */
-const weightPositions: Readonly<Record<string, readonly number[]>> = {
-  // com.microsoft's; ONNX's own reads queries, keys and values, which are not weights
-  Attention: [1, 2],
-  BatchNormalization: [1, 2],
-  BiasGelu: [1],
-  Conv: [1, 2],
-  ConvTranspose: [1, 2],
-  Einsum: [0, 1, 2, 3],
-  FastGelu: [1],
-  FusedConv: [1, 2],
-  FusedGemm: [1, 2],
-  FusedMatMul: [0, 1],
-  GRU: [1, 2, 3],
-  Gather: [0],
-  Gemm: [1, 2],
-  GroupNormalization: [1, 2],
-  InstanceNormalization: [1, 2],
-  LSTM: [1, 2, 3, 7],
-  LayerNormalization: [1, 2],
-  MatMul: [0, 1],
-  MultiHeadAttention: [3],
-  PRelu: [1],
-  RMSNormalization: [1],
-  RNN: [1, 2, 3],
-  SimplifiedLayerNormalization: [1],
-  SkipLayerNormalization: [2, 3, 4],
-  SkipSimplifiedLayerNormalization: [2, 3],
-};
-/** Operators that may stand between a weight and its reader. */
-const rearranging: ReadonlySet<string> = new Set([
-  'Identity',
-  'Transpose',
-  'Reshape',
-  'Flatten',
-  'Squeeze',
-  'Unsqueeze',
-  'Expand',
-  'Cast',
-]);
-/**
- * PyTorch's newer exporter's names for embedding rows that it looked up ahead, such as those of the positions 0 to T −
- * 1: a weight on their own.
- */
-const lookedUpName = /^embedding(_\d+)?$/;
-/** Numbers of this magnitude are never weights: they mask attention scores. */
-const maskMagnitude = 1e9;
+/** Whether a float tensor that a gradient reaches is trained. */
+export interface WeightChoice {
+  readonly name: string;
+  readonly shape: readonly number[];
+  readonly isTrained: boolean;
+  /** The reason, in words that follow "it is trained: ". */
+  readonly why: string;
+  /** True if the file, or the operator that reads it, says so; false for a guess, of which a person should know. */
+  readonly isSure: boolean;
+}
+
+/** Names in the source: parts of letters, digits and underscores, between dots. */
+const sourceName = /^[A-Za-z_]\w*(\.\w+)*$/;
+/** Names that exporters and people give to numbers of a formula. */
+const numberName = /(^|[._])(c|const|constant|scalar|eps|epsilon|one|zero|two|half|min|max)[._\d]*$/i;
 
 /**
- * Splits the float tensors of a file. `buffers` are the running statistics of batch normalization. `parameters` are,
- * among tensors with at least one dimension and a gradient path to an output, all initializers, and tensors of Constant
- * nodes in a weight's position, or in any position if the file has no float initializers at all. Excluded are: tensors
- * that the exporter declares to be no parameter; if it declares parameters or some weight has a name from the source,
- * undeclared tensors with generated names outside a weight's position (tables of rotary positions, masks, numbers of a
- * formula), except vectors that scale or shift results of weights; single elements outside a weight's position that are
- * a Constant or have a generated name; Constant scales of ones and biases of zeros (a normalization without either);
- * masks (isMask). Both in file order.
+ * The float tensors of a file: `buffers` are the running statistics of batch normalization, `choices` says of every
+ * other one with a gradient path to an output whether it is trained. The rule: trained is what the exporter declares a
+ * parameter or computed ahead from one; without a declaration, what is in a weight's position, has a name of the source
+ * (numbers without dimensions, too), or meets values that depend on weights. Fixed are tensors that the exporter
+ * declares to be something else, masks, tables that follow a formula (number-tables.ts), vectors that normalize the
+ * model's inputs, single numbers with made-up names, scales of ones and biases of zeros with made-up names that only
+ * normalizations read, and tensors of Constant nodes outside a weight's position, unless the file has no others. In
+ * file order.
  */
-export function findWeights({ nodes, outputs, initializers, places, declared }: WeightSearch): {
-  parameters: readonly string[];
-  buffers: readonly string[];
+export function findWeights(search: WeightSearch): {
+  readonly buffers: readonly string[];
+  readonly choices: readonly WeightChoice[];
 } {
-  const made = producers(nodes);
-  const buffers = sourcesOf(nodes, made, (node) => (node.operator === 'BatchNormalization' ? [3, 4] : []));
-  const weights = sourcesOf(nodes, made, (node) =>
-    Object.hasOwn(weightPositions, node.operator) ? (weightPositions[node.operator] ?? []) : [],
-  );
+  const { nodes, outputs, initializers, places } = search;
+  const buffers = runningStatistics(nodes);
   const reached = usefulFor(outputs, nodes);
-  const isTensor = (value: Tensor): boolean =>
-    (value.type === 'float32' || value.type === 'float64') && value.shape.length > 0 && value.data.length > 0;
+  const isTensor = ({ type, data }: Tensor): boolean => (type === 'float32' || type === 'float64') && data.length > 0;
   const inFile = [...initializers].filter(([name, value]) => places.has(name) && isTensor(value));
-  const keepsInitializers = inFile.some(([name]) => places.get(name)?.kind === 'initializer' && reached.has(name));
-  const hasDeclared = [...declared.values()].includes(true);
-  const hasNamed = inFile.some(
-    ([name, value]) =>
-      places.get(name)?.kind === 'initializer' && !madeUpName.test(name) && isWeightPosition(value, weights.get(name)),
-  );
-  const shifting = shiftingValues(nodes, new Set(weights.keys()));
-  const isWeight = (name: string, value: Tensor): boolean => {
-    if (buffers.has(name) || !reached.has(name)) return false;
-    const isDeclared = declared.get(name);
-    if (isDeclared !== undefined) return isDeclared;
-    if (isMask(value)) return false;
-    const inPosition = isWeightPosition(value, weights.get(name));
-    if (places.get(name)?.kind === 'initializer') {
-      if (!hasDeclared && !madeUpName.test(name)) return true;
-      if (!hasDeclared && !hasNamed) return inPosition || value.data.length > 1;
-      if (inPosition) return !isNeutral(value, weights.get(name));
-      return lookedUpName.test(name) || (isVector(value) && shifting.has(name));
-    }
-    return keepsInitializers ? inPosition && !isNeutral(value, weights.get(name)) : inPosition || value.data.length > 1;
-  };
+  const evidence = evidenceOf(search, inFile, reached);
   return {
-    parameters: inFile.filter(([name, value]) => isWeight(name, value)).map(([name]) => name),
     buffers: inFile.filter(([name]) => buffers.has(name)).map(([name]) => name),
+    choices: inFile
+      .filter(([name]) => !buffers.has(name) && reached.has(name))
+      .map(([name, value]) => ({ name, shape: value.shape, ...judged(name, value, evidence) })),
   };
+}
+
+/** What is known of a file's tensors. */
+interface Evidence {
+  readonly origins: Origins;
+  readonly places: ReadonlyMap<string, TensorPlace>;
+  /** By tensor in a weight's position: the operators that read it there. */
+  readonly weights: ReadonlyMap<string, ReadonlySet<string>>;
+  readonly meetings: ReadonlyMap<string, Meeting>;
+  /** Some float initializer is reached by a gradient. */
+  readonly keepsInitializers: boolean;
+  /** Some weight has a name from the source, or the exporter declares parameters. */
+  readonly hasNames: boolean;
+}
+
+function evidenceOf(
+  { nodes, inputs, places, origins }: WeightSearch,
+  inFile: readonly (readonly [string, Tensor])[],
+  reached: ReadonlySet<string>,
+): Evidence {
+  const weights = weightReaders(nodes);
+  const isInitializer = (name: string): boolean => places.get(name)?.kind === 'initializer';
+  const isNamedWeight = ([name, value]: readonly [string, Tensor]): boolean =>
+    isInitializer(name) && !madeUpName.test(name) && isWeightPosition(value, weights.get(name));
+  return {
+    origins,
+    places,
+    weights,
+    meetings: meetingsOf(nodes, inputs, { tensors: inFile.map(([name]) => name), weights }),
+    keepsInitializers: inFile.some(([name, { shape }]) => shape.length > 0 && isInitializer(name) && reached.has(name)),
+    hasNames: hasDeclarations(origins) || inFile.some(isNamedWeight),
+  };
+}
+
+type Judgement = Omit<WeightChoice, 'name' | 'shape'>;
+
+const trained = (why: string, isSure = true): Judgement => ({ isTrained: true, why, isSure });
+const fixed = (why: string, isSure = true): Judgement => ({ isTrained: false, why, isSure });
+
+function judged(name: string, value: Tensor, evidence: Evidence): Judgement {
+  const { origins, places, weights } = evidence;
+  const declared = origins.declared.get(name);
+  if (declared !== undefined)
+    return declared ? trained('a parameter, the exporter says') : fixed('no parameter, the exporter says');
+  const inPosition = isWeightPosition(value, weights.get(name));
+  const origin = origins.computed.get(name);
+  if (origin !== undefined && origin.parameters.length > 0) {
+    const from = origin.parameters.slice(0, 3).join(', ');
+    if (origin.isRearranged) return trained(`rearranged from ${from}`);
+    const isMerged = origin.others.some((source) => source.endsWith('running_var'));
+    return trained(`computed from ${from} ahead, and trained as it is`, isMerged);
+  }
+  if (origin !== undefined && origin.others.length > 0)
+    return fixed(`computed from ${origin.others.slice(0, 3).join(', ')}, no parameter`);
+  if (isMask(value)) return fixed('a mask');
+  if (inPosition) return judgedInPosition(name, value, evidence);
+  if (value.data.length === 1) return judgedNumber(name, value, evidence);
+  const formula = formulaOf(value);
+  if (isFromSource(name, evidence)) {
+    if (formula !== undefined) return fixed(formula, false);
+    const normalizes = !isTable(value) && evidence.meetings.get(name)?.normalizesInputs === true;
+    if (normalizes) return fixed('it is subtracted from the inputs or divides them', false);
+    return trained("it has the source's name", !isTable(value));
+  }
+  if (places.get(name)?.kind === 'constant' && evidence.keepsInitializers)
+    return fixed('a constant of the code', formula !== undefined || isUniform(value.data));
+  return formula === undefined ? judgedMadeUp(name, value, evidence) : fixed(formula);
+}
+
+/**
+ * True for an initializer with a name of its own in the source. Where the exporter declares such tensors, the others
+ * are its own.
+ */
+function isFromSource(name: string, { places, origins }: Evidence): boolean {
+  return places.get(name)?.kind === 'initializer' && !madeUpName.test(name) && !hasDeclarations(origins);
+}
+
+function hasDeclarations({ declared }: Origins): boolean {
+  return [...declared.values()].includes(true);
+}
+
+function judgedInPosition(name: string, value: Tensor, evidence: Evidence): Judgement {
+  const readers = evidence.weights.get(name) ?? new Set();
+  const formula = formulaOf(value, { isWeight: true });
+  if (formula !== undefined) return fixed(formula, false);
+  if (isRepeatedFilter(value, readers)) return fixed('every channel has the same filter', false);
+  if (!isFromSource(name, evidence) && isNeutral(value, readers)) return fixed('a normalization without a scale');
+  return trained('a weight by its position');
+}
+
+/** A single element outside a weight's position: a number of a formula, unless it has a name in the source. */
+function judgedNumber(name: string, { shape }: Tensor, evidence: Evidence): Judgement {
+  if (!isFromSource(name, evidence)) return fixed('a number of a formula');
+  if (shape.length > 0) return trained("it has the source's name");
+  if (!evidence.hasNames || !sourceName.test(name) || numberName.test(name)) return fixed('a number of a formula');
+  return trained('a number that has a name', false);
+}
+
+/** A tensor that the exporter made and named, with values that follow no formula. */
+function judgedMadeUp(name: string, value: Tensor, { origins, meetings, hasNames }: Evidence): Judgement {
+  if (origins.isComplete) return fixed('computed from no parameter');
+  if (!hasNames) return trained('the file has no other names', !isTable(value));
+  const meeting = meetings.get(name);
+  if (meeting === undefined) return fixed('it meets neither inputs nor what weights compute', false);
+  if (meeting.weights) return trained('it meets what weights compute', false);
+  if (isTable(value) || meeting.inputs.has('Concat')) return trained('it meets the inputs', false);
+  return fixed('it shifts or scales the inputs');
+}
+
+/** True for more than one axis of more than one element. */
+function isTable({ shape }: Tensor): boolean {
+  return shape.filter((size) => size !== 1).length > 1;
 }
 
 /** A one-dimensional table that is gathered from is a list of numbers, not an embedding. */
@@ -122,73 +185,13 @@ function isWeightPosition(value: Tensor, readers: ReadonlySet<string> | undefine
   return readers !== undefined && [...readers].some((reader) => reader !== 'Gather' || value.shape.length >= 2);
 }
 
-function isVector({ shape, data }: Tensor): boolean {
-  return data.length > 1 && shape.filter((dimension) => dimension !== 1).length === 1;
-}
-
-/**
- * Tensors added to or multiplied with a value that depends on one of `weights`: a normalization's scale that the
- * exporter reshaped ahead.
- */
-function shiftingValues(nodes: readonly Node[], weights: ReadonlySet<string>): ReadonlySet<string> {
-  const dependent = new Set(weights);
-  const shifting = new Set<string>();
-  for (const { operator, inputs, outputs } of nodes) {
-    const [first = '', second = ''] = inputs;
-    if (operator === 'Add' || operator === 'Mul') {
-      if (dependent.has(first)) shifting.add(second);
-      if (dependent.has(second)) shifting.add(first);
-    }
-    if (inputs.some((input) => dependent.has(input))) for (const output of outputs) dependent.add(output);
-  }
-  return shifting;
-}
-
 /** Ones or zeros that only normalizations read. */
 function isNeutral({ data }: Tensor, readers: ReadonlySet<string> | undefined): boolean {
   const first = Number(data[0]);
-  const isUniform = (data as Float32Array | Float64Array).every((element) => element === first);
   return (
-    isUniform &&
     (first === 0 || first === 1) &&
+    isUniform(data) &&
     readers !== undefined &&
     [...readers].every((reader) => reader.endsWith('Normalization'))
   );
-}
-
-/** The values that the given inputs come from through rearranging nodes, with the operators that read them. */
-function sourcesOf(
-  nodes: readonly Node[],
-  made: ReadonlyMap<string, Node>,
-  positions: (node: Node) => readonly number[],
-): Map<string, Set<string>> {
-  const sources = new Map<string, Set<string>>();
-  for (const node of nodes) {
-    for (const position of positions(node)) {
-      let name = node.inputs[position] ?? '';
-      for (let step = made.get(name); step !== undefined && rearranging.has(step.operator); step = made.get(name))
-        name = step.inputs[0] ?? '';
-      if (name === '' || made.has(name)) continue;
-      const readers = sources.get(name) ?? new Set();
-      sources.set(name, readers.add(node.operator));
-    }
-  }
-  return sources;
-}
-
-/** Infinities, huge numbers, or only zeros and one number below −10: added to attention scores to hide them. */
-function isMask(value: Tensor): boolean {
-  const data = value.data as Float32Array | Float64Array;
-  let hidden = 0;
-  let zeroCount = 0;
-  let isTwoValued = true;
-  // A plain loop: it runs over all weights of models of gigabytes.
-  for (let index = 0; index < data.length; index++) {
-    const element = data[index] as number;
-    if (!(Math.abs(element) < maskMagnitude)) return true;
-    if (element === 0) zeroCount++;
-    else if (hidden === 0) hidden = element;
-    else if (element !== hidden) isTwoValued = false;
-  }
-  return isTwoValued && hidden < -10 && zeroCount > 0;
 }

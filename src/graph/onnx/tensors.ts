@@ -1,5 +1,6 @@
 // TensorProto to Tensor and back. Every size is checked against the bytes present before anything is allocated. Half
-// precision becomes float32 (the type that Asteroid computes in) and half precision again in the user's own file.
+// precision becomes float32 (the type that Asteroid computes in) and half precision again in the user's own file; so
+// does float64 where weights have it (precision.ts).
 
 import { create } from '@bufbuild/protobuf';
 
@@ -155,10 +156,14 @@ export function encodeTensor(value: Tensor, name?: string): TensorProto {
 
 /**
  * `value` (a float tensor) in place of `proto`'s; name, documentation and data type are kept. Shares `value`'s bytes
- * unless they are narrowed.
+ * unless they are converted.
  */
 export function replaceTensor(proto: TensorProto, value: Tensor): TensorProto {
-  const rawData = isHalf(proto.dataType) ? narrow(value.data as Float32Array, proto.dataType) : tensorBytes(value);
+  const rawData = isHalf(proto.dataType)
+    ? narrow(value.data as Float32Array, proto.dataType)
+    : proto.dataType === DataType.DOUBLE && value.type === 'float32'
+      ? new Uint8Array(Float64Array.from(value.data as Float32Array).buffer)
+      : tensorBytes(value);
   return Object.assign(create(TensorProtoSchema), proto, { rawData, floatData: [], doubleData: [], int32Data: [] });
 }
 

@@ -28,7 +28,7 @@ test('a bias of zeros stored once becomes a bias for each layer', () => {
   const direct = importModel(shared(zeros));
   assert.deepEqual(direct.graph.parameters, ['w', 'bias', 'v', 'bias_2']);
   assert.deepEqual(direct.notes, [
-    'The exporter had stored equal vectors once; 1 of them are weights of their own again.',
+    'The exporter had stored equal vectors once; 1 of them is a weight of its own again.',
   ]);
   assert.deepEqual(
     importModel(

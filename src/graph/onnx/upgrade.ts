@@ -90,6 +90,11 @@ const rules: Readonly<Record<string, Rule>> = {
         : constant(scalar('float32', floatAttribute(node, name, 0)), `${node.name}.${name}`);
     return [{ ...node, inputs: [node.inputs[0] ?? '', bound('min'), bound('max')], attributes: {} }];
   },
+  DFT(node, { opset, constant }) {
+    if (opset >= 20) return [node];
+    const axis = constant(scalar('int64', intAttribute(node, 'axis', 1)), `${node.name}.axis`);
+    return [{ ...without(node, 'axis'), inputs: [node.inputs[0] ?? '', node.inputs[1] ?? '', axis] }];
+  },
   Dropout(node, { opset, constant }) {
     if (opset >= 12) return [node];
     return [

@@ -7,6 +7,7 @@ import type { Frame, Link } from '../../transport/link.ts';
 import { LayoutPlanner } from '../knowledge/layout-planner.ts';
 import type { RunEvent } from '../protocol/events.ts';
 import { message } from '../protocol/messages.ts';
+import { NotFinite } from '../protocol/not-finite.ts';
 import { DataFeed } from './data-feed.ts';
 import { initialState, step } from './machine.ts';
 import type { MachineEffect, MachineInput, MachineState } from './machine-types.ts';
@@ -124,14 +125,16 @@ export class CoordinatorContext {
     this.#close(() => this.#resolve(end));
   }
 
-  /** The machine has ended the run, for this reason. */
-  fail(reason: string): void {
+  /** The machine has ended the run, for this reason; in a round whose numbers are not finite, if one is given. */
+  fail(reason: string, notFiniteRound?: number): void {
     const checkpoint = this.durableRound;
     const fix =
       checkpoint === undefined
         ? 'nothing was saved yet'
         : `the last checkpoint is after round ${checkpoint}; continue with --resume`;
-    this.#close(() => this.#reject(new RunError(`Training ended: ${reason}; ${fix}.`)));
+    const message = `Training ended: ${reason}; ${fix}.`;
+    const error = notFiniteRound === undefined ? new RunError(message) : new NotFinite(notFiniteRound, message);
+    this.#close(() => this.#reject(error));
   }
 
   /** `stop` is called when the run ends: whatever waits must not outlive it. */

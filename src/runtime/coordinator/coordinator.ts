@@ -4,6 +4,7 @@
 
 import type { Link } from '../../transport/link.ts';
 import type { DeviceFacts } from '../protocol/device-facts.ts';
+import { message } from '../protocol/messages.ts';
 import { receive } from './answers.ts';
 import { CoordinatorContext } from './context.ts';
 import { DecisionsAtLeisure } from './decisions-at-leisure.ts';
@@ -18,6 +19,10 @@ export interface Coordinator {
   join(name: string, link: Link, facts: DeviceFacts): void;
   /** Asks for a clean stop: the round in progress commits, a checkpoint is written. */
   stop(): void;
+  /**
+   * Asks a device to call another, `from`, which cannot reach it and has this ticket. False where either is not there.
+   */
+  ask(device: string, from: string, ticket: string): boolean;
   /** Continues without a device, from a boundary between two rounds, if the others can do its work. */
   drain(device: string): void;
   /** True until all devices that the run asked for have joined. */
@@ -35,6 +40,12 @@ export function createCoordinator(options: CoordinatorOptions): Coordinator {
   return {
     join: (name, link, facts) => presence.join(name, link, facts),
     stop: () => context.input({ kind: 'stop' }),
+    ask(device, from, ticket) {
+      const caller = context.state.members.find(({ name }) => name === from);
+      if (caller === undefined || !context.links.has(device)) return false;
+      context.send(device, message('call', { peer: { name: from, url: caller.listenUrl }, ticket }));
+      return true;
+    },
     drain: (device) => context.input({ kind: 'answer', device, answer: { kind: 'leaving' } }),
     get isGathering() {
       return context.state.phase === 'gathering';

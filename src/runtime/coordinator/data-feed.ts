@@ -28,15 +28,23 @@ export class DataFeed {
   readonly #options: DataFeedOptions;
   /** Of the layout; undefined between two. */
   #deliveries: readonly Delivery[] | undefined;
+  /** The program of a batch of fewer samples. */
+  #programFor: ((sampleCount: number) => Program) | undefined;
+  #wholeCount = 0;
   #sent: Promise<void> = Promise.resolve();
 
   constructor(options: DataFeedOptions) {
     this.#options = options;
   }
 
-  /** A layout begins. What is left of rounds of the one before is not sent any more. */
-  begin(program: Program): void {
+  /**
+   * A layout begins, with the program of a whole batch and, if there may be smaller ones, theirs. What is left of
+   * rounds of the layout before is not sent any more.
+   */
+  begin(program: Program, programFor?: (sampleCount: number) => Program): void {
     this.#deliveries = deliveriesOf(program);
+    this.#wholeCount = program.microBatchSize * program.microBatchCount;
+    this.#programFor = programFor;
     this.#sent = Promise.resolve();
   }
 
@@ -56,7 +64,10 @@ export class DataFeed {
   async #send(round: number, epoch: number, deliveries: readonly Delivery[] | undefined): Promise<void> {
     if (deliveries === undefined || this.#deliveries !== deliveries) return;
     const { inputs, labels } = this.#options.batch(round);
-    for (const { device, payload, microBatch, samples } of deliveries) {
+    const sampleCount = labels.shape[0] as number;
+    const rest = sampleCount === this.#wholeCount ? undefined : this.#programFor?.(sampleCount);
+    const due = rest === undefined ? deliveries : deliveriesOf(rest);
+    for (const { device, payload, microBatch, samples } of due) {
       const tensors = (payload === 'input' ? inputs : [labels]).map((value) => sliceSamples(value, 0, ...samples));
       await this.#options.send(device, { kind: payload, epoch, round, microBatch, tensors });
       if (this.#deliveries !== deliveries) return;

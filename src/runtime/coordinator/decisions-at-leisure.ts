@@ -28,11 +28,11 @@ export class DecisionsAtLeisure {
     this.#readying = { sinceMs: this.#context.options.clock.now(), isOver: false };
   }
 
-  /** A round has committed, with what devices report of it. */
-  committed(results: Readonly<Record<string, RoundResult>>): void {
+  /** A round has committed, with what devices report of it. A smaller batch says nothing of how long rounds take. */
+  committed(results: Readonly<Record<string, RoundResult>>, isWhole: boolean): void {
     this.#prepare();
     this.watchCopies();
-    this.#watchDrift(results);
+    if (isWhole) this.#watchDrift(results);
   }
 
   /** Looks for a better plan for these devices; or for one without a device that wants to leave. */

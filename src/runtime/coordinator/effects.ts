@@ -2,6 +2,7 @@
 // input of the machine.
 
 import { message } from '../protocol/messages.ts';
+import { batchAt } from '../protocol/round-batch.ts';
 import { sampleMs } from './answer-checks.ts';
 import type { CoordinatorContext } from './context.ts';
 import type { DecisionsAtLeisure } from './decisions-at-leisure.ts';
@@ -45,7 +46,8 @@ const handlers: {
   },
   feed: ({ context }, { round }) => context.feed.feed(round, context.epoch),
   committed({ context, decisions }, { round, loss, correctCount, learningRate, results }) {
-    decisions.committed(results);
+    const { machine } = context.options;
+    decisions.committed(results, batchAt(machine, round).sampleCount === machine.batchSize);
     context.options.hooks.onCommitted(round, loss, correctCount, learningRate, results);
   },
   repeated({ context, decisions }, { round }) {
@@ -66,7 +68,7 @@ const handlers: {
     presence.phaseBegins(phase);
   },
   finish: ({ context }, { round, stopped }) => context.finish({ round, stopped }),
-  fail: ({ context }, effect) => context.fail(effect.message),
+  fail: ({ context }, { message: reason, notFiniteRound }) => context.fail(reason, notFiniteRound),
 };
 
 /** Performs an effect of the machine. */

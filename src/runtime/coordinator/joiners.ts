@@ -3,6 +3,7 @@
 
 import type { Answer, JoinStep, MachineConfig, MachineEffect, MachineState, Member, Step } from './machine-types.ts';
 import { fullMembers } from './members.ts';
+import { profileRequest } from './profiling.ts';
 
 /** A newcomer. One that comes and goes costs the others nothing until it has stayed for a while. */
 export function joinLater(state: MachineState, device: string, isCooling: boolean): Step {
@@ -58,7 +59,7 @@ export function joinerAnswered(config: MachineConfig, state: MachineState, devic
     ];
   }
   if (answer.kind === 'measured' && joining === 'measuring') {
-    const control = { batchSizes: config.batchSizesToProfile };
+    const control = profileRequest(config);
     return [
       at(state, device, { joining: 'profiling' }),
       [

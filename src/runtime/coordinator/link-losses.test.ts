@@ -65,6 +65,20 @@ for (const phase of ['measuring', 'profiling', 'deploying'] as const) {
   });
 }
 
+test('a slow engine is warned of once for each machine', { timeout }, async () => {
+  const clock = createVirtualClock();
+  const machines: Readonly<Record<string, string>> = { a: 'desk', b: 'desk', c: 'board' };
+  const cluster = await startCluster({
+    ...measuredRun(),
+    ...{ clock, links: { clock } },
+    factsOf: (device) => ({ machine: machines[device] ?? device, engineWarning: 'SLOW: so it is.' }),
+  });
+  await clock.runUntil(cluster.outcome());
+  const said = cluster.events.flatMap((event) => (event.kind === 'warning' ? [event.message] : []));
+  assert.deepEqual(said.slice(0, 2), ['a: SLOW: so it is.', 'c: SLOW: so it is.']);
+  assert.equal(new Set(said).size, said.length);
+});
+
 test('measured links are what the network is', { timeout }, async () => {
   const clock = createVirtualClock();
   const cluster = await startCluster({ ...measuredRun(), clock, links: { clock, bandwidthMbps: 80, latencyMs: 3 } });

@@ -5,10 +5,12 @@ import type { Move } from '../../planner/replan/moves.ts';
 import type { Phase } from '../protocol/events.ts';
 import type { Change, Proposal } from '../protocol/layout-change.ts';
 import type { LinkMeasurement, RoundResult, ToCoordinator, ToWorker } from '../protocol/messages.ts';
+import type { Thoroughness } from '../protocol/profile-points.ts';
+import type { RoundBatches } from '../protocol/round-batch.ts';
 import type { Holding } from './holdings.ts';
 
 /** What does not change during a run. */
-export interface MachineConfig {
+export interface MachineConfig extends RoundBatches {
   readonly workerCount: number;
   readonly firstRound: number;
   /** Rounds [firstRound, endRound). */
@@ -17,13 +19,14 @@ export interface MachineConfig {
   readonly checkpointEvery: number;
   /** Rounds between further checkpoints, at which the run is tested. Absent: none. */
   readonly evaluateEvery?: number;
-  readonly batchSize: number;
   /**
    * Rounds that are granted beyond the oldest that has not committed; devices may prepare as many before it commits.
    * Default 1: they compute one round ahead and prepare it after the commit.
    */
   readonly window?: number;
   readonly batchSizesToProfile: readonly number[];
+  /** Default: full. */
+  readonly thoroughness?: Thoroughness;
   /**
    * Bytes of each layer's state, by which devices that hold the same layers share what they send. Absent: all layers
    * are alike.
@@ -39,7 +42,7 @@ export interface MachineConfig {
   /** When all devices are gone: wait for others. Default false: the run ends. */
   readonly waitForDevices?: boolean;
   learningRate(round: number): number;
-  /** The gradient scale for a global squared norm (clipping), 1 without. */
+  /** The gradient scale for the squared norm of the mean's gradient (clipping), 1 without. */
   gradientScale(squaredNorm: number): number;
 }
 
@@ -55,6 +58,10 @@ export interface Member {
   readonly listenUrl: string;
   /** Undefined for those who may be given work. */
   readonly joining?: JoinStep;
+  /** Equal for devices of one machine that nothing tells apart. Absent: unlike all others. */
+  readonly likeness?: string;
+  /** It, or one like it, has measured the model. */
+  readonly isProfiled?: boolean;
 }
 
 /** A copy on its way to a device. */
@@ -107,6 +114,8 @@ export interface MachineState {
   readonly prepared: Readonly<Record<number, Readonly<Record<string, RoundResult>>>>;
   readonly checkpointRound: number | undefined;
   readonly stopRequested: boolean;
+  /** A round whose loss or gradients are not finite: the run ends before it. Absent: none is known. */
+  readonly notFiniteRound?: number;
   /** Links that broke between live devices, by pair, since a round last committed. */
   readonly brokenLinks: Readonly<Record<string, number>>;
   /** Devices that others have lost the link to, while they are asked whether they live. */
@@ -117,7 +126,7 @@ export interface MachineState {
 
 export type MachineInput =
   /** `isCooling`: it has left before, and is to stay for a while before anybody goes to any trouble for it. */
-  | { readonly kind: 'joined'; readonly device: string; readonly isCooling?: boolean }
+  | { readonly kind: 'joined'; readonly device: string; readonly isCooling?: boolean; readonly likeness?: string }
   /** It has stayed for its cool-down. */
   | { readonly kind: 'cooled'; readonly device: string }
   | { readonly kind: 'left'; readonly device: string; readonly reason: string }
@@ -221,6 +230,7 @@ export type MachineEffect =
   | { readonly kind: 'write-checkpoint'; readonly round: number }
   | { readonly kind: 'phase'; readonly phase: Phase }
   | { readonly kind: 'finish'; readonly round: number; readonly stopped: boolean }
-  | { readonly kind: 'fail'; readonly message: string };
+  /** `notFiniteRound`: in a round whose numbers are not finite. */
+  | { readonly kind: 'fail'; readonly message: string; readonly notFiniteRound?: number };
 
 export type Step = readonly [MachineState, readonly MachineEffect[]];

@@ -301,6 +301,12 @@ test('a number that is not finite never commits', () => {
   gathered(drive);
   assert.match(drive.log.at(-1) ?? '', /^fail: the loss or a gradient of round 1 is not a finite number/);
   assert.equal(drive.log.filter((line) => line.startsWith('committed')).length, 1);
+  // The state before it is fetched first: in the same layout, from which devices return to it.
+  const end = drive.log.slice(drive.log.findIndex((line) => line.startsWith('committed 0')) + 1);
+  const [deployed, written] = ['deploy', 'write-checkpoint'].map((what) =>
+    end.findIndex((line) => line.startsWith(what)),
+  );
+  assert.ok(deployed !== undefined && written !== undefined && deployed >= 0 && written > deployed, end.join('\n'));
 });
 
 test('an answer out of turn, for another round, or twice removes the device; before training it ends the run', () => {

@@ -16,6 +16,7 @@ import { confirmedAlive, expel, lost, relayout, suspected, wantsToLeave } from '
 import { cooled, joinerAnswered, joinLater, startQueued } from './joiners.ts';
 import type { Answer, MachineConfig, MachineEffect, MachineInput, MachineState, Step } from './machine-types.ts';
 import { fail, fullMembers } from './members.ts';
+import { askForProfiles, linksMeasured, measuresOnePair, peersToMeasure, profiled } from './profiling.ts';
 import { copied } from './replication.ts';
 import { afterCheckpoint, finish, goOn, goOnIfIdle, prepared, settle } from './rounds.ts';
 
@@ -90,7 +91,7 @@ function then([state, effects]: Step, more: (state: MachineState) => Step | unde
 function joined(
   config: MachineConfig,
   state: MachineState,
-  { device, isCooling = false }: Extract<MachineInput, { kind: 'joined' }>,
+  { device, likeness, isCooling = false }: Extract<MachineInput, { kind: 'joined' }>,
 ): Step {
   if (state.members.some((member) => member.name === device)) {
     return [
@@ -99,7 +100,7 @@ function joined(
     ];
   }
   if (state.phase !== 'gathering' && state.phase !== 'waiting') return joinLater(state, device, isCooling);
-  const members = [...state.members, { name: device, listenUrl: '' }];
+  const members = [...state.members, { name: device, listenUrl: '', ...(likeness === undefined ? {} : { likeness }) }];
   const next = { ...state, members, epoch: state.epoch + 1 };
   if (state.phase === 'gathering' && members.length < config.workerCount) return [next, []];
   // By name, not by arrival: the same devices then always get the same plan.
@@ -187,9 +188,9 @@ function absorb(config: MachineConfig, state: MachineState, device: string, answ
       return [{ ...state, members }, []];
     }
     case 'measured':
-      return [state, [{ kind: 'links-measured', device, links: answer.links }]];
+      return [state, linksMeasured(config, fullMembers(state), device, answer.links)];
     case 'profiled':
-      return [state, [{ kind: 'profiled', device, profile: answer.profile }]];
+      return profiled(config, state, device, answer);
     case 'snapshot-end':
       if (answer.round !== state.round)
         return expel(config, state, device, `it sent the weights of round ${answer.round} instead of ${state.round}`);
@@ -213,8 +214,11 @@ function advance(config: MachineConfig, state: MachineState): Step {
       return config.planGiven ? startPlanning(state) : measure(config, state, 0);
     case 'measuring':
       return measure(config, state, state.measurerIndex + 1);
-    case 'profiling':
-      return startPlanning(state);
+    case 'profiling': {
+      // Who was to measure for others may have been lost.
+      const [next, effects] = askForProfiles(config, state);
+      return next.waitingFor.length > 0 ? [next, effects] : startPlanning(state);
+    }
     case 'deploying':
       return established(config, state);
     case 'snapshotting':
@@ -231,21 +235,12 @@ function advance(config: MachineConfig, state: MachineState): Step {
 function measure(config: MachineConfig, state: MachineState, measurerIndex: number): Step {
   const members = fullMembers(state);
   const measurer = members[measurerIndex];
-  const peers = members.slice(measurerIndex + 1).map(({ name }) => name);
-  if (measurer === undefined || peers.length === 0) return startProfiling(config, state);
+  const peers = measurer === undefined ? [] : peersToMeasure(config, members, measurerIndex);
+  if (measurer === undefined || peers.length === 0) return askForProfiles(config, state);
   const effects: MachineEffect[] = state.phase === 'measuring' ? [] : [{ kind: 'phase', phase: 'measuring' }];
-  effects.push({ kind: 'send', device: measurer.name, message: 'measure', control: { peers } });
+  const control = { peers, ...(measuresOnePair(config, members) ? { isBrief: true } : {}) };
+  effects.push({ kind: 'send', device: measurer.name, message: 'measure', control });
   return [{ ...state, phase: 'measuring', measurerIndex, waitingFor: [measurer.name] }, effects];
-}
-
-/** All members profile at once: devices that share a machine then see each other's load, as they will in training. */
-function startProfiling(config: MachineConfig, state: MachineState): Step {
-  const control = { batchSizes: config.batchSizesToProfile };
-  return enter(
-    state,
-    'profiling',
-    fullMembers(state).map(({ name }) => ({ kind: 'send', device: name, message: 'profile', control })),
-  );
 }
 
 function startPlanning(state: MachineState): Step {

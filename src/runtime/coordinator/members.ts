@@ -20,5 +20,8 @@ export function fail(state: MachineState, message: string): Step {
   const effects = state.members.map(
     ({ name }): MachineEffect => ({ kind: 'send', device: name, message: 'end', control: { reason: message } }),
   );
-  return [{ ...state, phase: 'ended' }, [...effects, { kind: 'fail', message }]];
+  const { notFiniteRound } = state;
+  const failure: MachineEffect =
+    notFiniteRound === state.round ? { kind: 'fail', message, notFiniteRound } : { kind: 'fail', message };
+  return [{ ...state, phase: 'ended' }, [...effects, failure]];
 }

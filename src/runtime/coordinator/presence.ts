@@ -2,10 +2,12 @@
 // the machine's decision.
 
 import type { Frame, Link } from '../../transport/link.ts';
+import { likenessOf } from '../knowledge/device-classes.ts';
 import { predictedMiB } from '../knowledge/memory-budgets.ts';
 import type { DeviceFacts } from '../protocol/device-facts.ts';
 import type { Phase } from '../protocol/events.ts';
 import { message } from '../protocol/messages.ts';
+import { batchAt } from '../protocol/round-batch.ts';
 import type { CoordinatorContext } from './context.ts';
 import { Detector, type Silence } from './detector.ts';
 
@@ -14,6 +16,9 @@ const judgeEveryMs = 250;
 
 /** How long a run without devices waits for one to come back. */
 const waitMs = 120_000;
+
+/** Machines of which the user is warned that they are slow. */
+const mostWarnings = 100;
 
 /** Why a device is not measured again. */
 const tooLittleMemory =
@@ -25,6 +30,8 @@ export class Presence {
   readonly #detector = new Detector(judgeEveryMs);
   #stopJudging: () => void = () => {};
   #stopWaiting: () => void = () => {};
+  /** Machines whose engine was warned of. */
+  readonly #warned = new Set<string>();
   /** By device that has come back and waits. */
   readonly #stopCooling = new Map<string, () => void>();
 
@@ -55,6 +62,7 @@ export class Presence {
     this.#detector.heard(name, options.clock.now());
     const { machine: _, ...announced } = facts;
     this.#context.observe({ kind: 'joined', device: name, ...announced, memoryMiB });
+    this.#warn(name, facts);
     // What is still on its way from a device that was let go is no sign of life.
     link.receive((frame) => {
       if (links.get(name) !== link) return;
@@ -64,7 +72,20 @@ export class Presence {
     void link.ended.then(({ reason }) => {
       if (links.get(name) === link) this.#gone(name, reason);
     });
-    this.#context.input({ kind: 'joined', device: name, isCooling: this.#isCooling(name) });
+    const likeness = likenessOf(facts);
+    this.#context.input({
+      kind: 'joined',
+      device: name,
+      isCooling: this.#isCooling(name),
+      ...(likeness === undefined ? {} : { likeness }),
+    });
+  }
+
+  /** Says once for each machine that its devices are far slower than they could be. */
+  #warn(name: string, { machine, engineWarning }: DeviceFacts): void {
+    if (engineWarning === undefined || this.#warned.has(machine) || this.#warned.size >= mostWarnings) return;
+    this.#warned.add(machine);
+    this.#context.observe({ kind: 'warning', message: `${name}: ${engineWarning}` });
   }
 
   /** Ends the link to a device, which may live. */
@@ -131,12 +152,23 @@ export class Presence {
     return [plan, pending].some((layout) => layout?.stages.some(({ devices }) => devices.includes(device)));
   }
 
+  /** A round of fewer samples is in progress, for which devices may have to compile passes. */
+  #isInSmallerRound(): boolean {
+    const { options, state } = this.#context;
+    const { machine } = options;
+    if (machine.batchAt === undefined || state.phase !== 'training') return false;
+    for (let { round } = state; round <= state.grantedRound; round++)
+      if (batchAt(machine, round).sampleCount < machine.batchSize) return true;
+    return false;
+  }
+
   /** Looks at regular times who has been silent for too long. */
   #judge(): void {
     const { options, state } = this.#context;
     if (state.phase === 'ended') return;
     this.#stopJudging = options.clock.after(judgeEveryMs, () => this.#judge());
-    const silences = this.#detector.judge(options.clock.now(), (name) => this.#owesWork(name));
+    const isBusy = (name: string): boolean => this.#owesWork(name) || this.#isInSmallerRound();
+    const silences = this.#detector.judge(options.clock.now(), isBusy);
     for (const { verdict, ...silence } of silences) {
       if (verdict === 'dead') this.#giveUp(silence);
       else {

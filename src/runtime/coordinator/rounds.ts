@@ -9,6 +9,8 @@
 
 import { defined } from '../../assert.ts';
 import type { RoundResult } from '../protocol/messages.ts';
+import { notFinite } from '../protocol/not-finite.ts';
+import { batchAt, scaleOf } from '../protocol/round-batch.ts';
 import { expel, relayout } from './changes.ts';
 import type { MachineConfig, MachineEffect, MachineState, Step } from './machine-types.ts';
 import { activeDevices, fail } from './members.ts';
@@ -47,7 +49,9 @@ function isPause(config: MachineConfig, { checkpointRound = config.firstRound }:
  * All members are at `state.round` and nothing is granted: a checkpoint, the end, another layout, or the next round.
  */
 export function goOn(config: MachineConfig, state: MachineState, before: readonly MachineEffect[]): Step {
-  const { round, checkpointRound = config.firstRound, stopRequested, proposal } = state;
+  const { round, checkpointRound = config.firstRound, stopRequested, proposal, notFiniteRound } = state;
+  if (notFiniteRound === round)
+    return round > checkpointRound ? snapshot(state, before) : failNotFinite(state, round, before);
   if (round > checkpointRound && (stopRequested || isBoundary(config, round))) return snapshot(state, before);
   if (stopRequested || round >= config.endRound) return finish(state, before);
   if (proposal !== undefined) {
@@ -71,7 +75,14 @@ function feed(state: MachineState, round: number): Step {
 
 /** Lets the devices of the layout begin a round. */
 function grant(config: MachineConfig, state: MachineState, round: number, replicate: boolean): MachineEffect[] {
-  const control = { round, learningRate: config.learningRate(round), replicate };
+  const { sampleCount, factor } = batchAt(config, round);
+  const control = {
+    round,
+    learningRate: config.learningRate(round),
+    replicate,
+    ...(sampleCount === config.batchSize ? {} : { sampleCount }),
+    ...(factor === 1 ? {} : { factor }),
+  };
   return activeDevices(state).map((device): MachineEffect => ({ kind: 'send', device, message: 'round', control }));
 }
 
@@ -133,10 +144,19 @@ export function prepared(
   return waitingFor.length === 0 && round === state.round ? commit(config, next) : [next, []];
 }
 
-/** Why a run ends whose loss or gradients are not finite, and what helps. */
-export function notFinite(round: number): string {
-  const fix = 'lower the learning rate (--lr) or clip gradients (--clip-norm)';
-  return `the loss or a gradient of round ${round} is not a finite number: ${fix}`;
+/**
+ * A number of round `state.round` is not finite: the run ends. If the state before it is not at hand, it is fetched for
+ * a checkpoint first: devices return to it in the same layout, and `goOn` does the rest.
+ */
+function endNotFinite(config: MachineConfig, state: MachineState): Step {
+  const { round, checkpointRound = config.firstRound, plan } = state;
+  const next = { ...state, notFiniteRound: round };
+  return round > checkpointRound ? relayout(config, next, defined(plan, 'the plan')) : failNotFinite(next, round, []);
+}
+
+function failNotFinite(state: MachineState, round: number, before: readonly MachineEffect[]): Step {
+  const [next, effects] = fail(state, notFinite(round));
+  return [next, [...before, ...effects]];
 }
 
 /** All members hold the round's gradients: the round commits on all of them, unless a number in it is not finite. */
@@ -144,8 +164,9 @@ function commit(config: MachineConfig, state: MachineState): Step {
   const { round } = state;
   const { [round]: resultOf = {}, ...ahead } = state.prepared;
   const results = Object.values(resultOf);
-  if (results.some((result) => !result.finite)) return fail(state, notFinite(round));
-  const gradientScale = config.gradientScale(sum(results, (result) => result.squaredNorm));
+  if (results.some((result) => !result.finite)) return endNotFinite(config, state);
+  const squaredNorm = sum(results, (result) => result.squaredNorm);
+  const gradientScale = scaleOf(batchAt(config, round), squaredNorm, config.gradientScale);
   const commits = activeDevices(state).map(
     (device): MachineEffect => ({ kind: 'send', device, message: 'commit', control: { round, gradientScale } }),
   );
@@ -168,7 +189,7 @@ function record(config: MachineConfig, round: number, resultOf: Readonly<Record<
   return {
     kind: 'committed',
     round,
-    loss: sum(results, (result) => result.lossSum) / config.batchSize,
+    loss: (sum(results, (result) => result.lossSum) / config.batchSize) * batchAt(config, round).factor,
     correctCount: sum(results, (result) => result.correctCount),
     results: resultOf,
     learningRate: config.learningRate(round),

@@ -3,14 +3,16 @@
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { defined } from '../../assert.ts';
 import type { Engine, Value } from '../../engine/engine.ts';
 import { createReferenceEngine } from '../../engine/reference.ts';
 import { RunError } from '../../errors.ts';
 import { type Tensor, tensor } from '../../graph/tensor.ts';
 import { expectNothingLost, hybridRun, measuredRun, runFailure } from '../../testing/losing-run.ts';
-import { type MemoryRun, startCluster } from '../../testing/memory-cluster.ts';
+import { difference, type MemoryRun, runAlone, startCluster } from '../../testing/memory-cluster.ts';
 import { defaultFrameLimits } from '../../transport/frame.ts';
 import { defaultLinkLimits } from '../../transport/wire-link.ts';
+import { NotFinite } from '../protocol/not-finite.ts';
 
 const timeout = 60_000;
 
@@ -42,12 +44,23 @@ test('a loss that is not finite ends the run, on all devices, before anything of
 });
 
 test('a learning rate that lets the weights overflow ends the same way', { timeout }, async () => {
-  const cluster = await startCluster({ ...hybridRun(), machine: { endRound: 20, learningRate: () => 1e20 } });
+  const run = hybridRun();
+  const diverging = { endRound: 20, learningRate: () => 1e20 };
+  const cluster = await startCluster({ ...run, machine: diverging });
   const { message } = await runFailure(cluster);
-  assert.match(
-    message,
-    /^Training ended: the loss or a gradient of round \d+ is not a finite number: lower the learning rate/,
-  );
+  const found =
+    /^Training ended: the loss or a gradient of round (\d+) is not a finite number: lower the learning rate/;
+  const round = Number(found.exec(message)?.[1]);
+  const error = await cluster.outcome().catch((reason: unknown) => reason);
+  assert.ok(error instanceof NotFinite && error.round === round);
+  // The state before that round, which nobody had asked for, becomes a checkpoint.
+  assert.ok(round > 0);
+  assert.deepEqual([...cluster.checkpoints.keys()], [round]);
+  assert.equal(cluster.losses.length, round);
+  const alone = await runAlone({ ...run, machine: { ...diverging, endRound: round }, microBatchSize: 4 });
+  const state = defined(cluster.checkpoints.get(round), 'the checkpoint');
+  const { weight, worst } = difference({ ...alone, state }, alone);
+  assert.ok(weight < 1e-5, `${worst} differs by ${weight}`);
 });
 
 test('a stop while training commits started rounds, writes a checkpoint and ends all; before, it ends at once', {

@@ -37,7 +37,7 @@ test('the stages of a model infer what the whole model does, and the last one co
     const sequence = layers(inferenceMode(net.graph));
     const end = sequence.layers.length;
     const { inputs, labels } = batches(net, { ...subject, sequence })(0);
-    const comparison = { loss: net.loss, label: subject.label, sampleCount: 4 };
+    const comparison = { loss: net.loss, label: subject.label, ignoresNegative: false, sampleCount: 4 };
     const inferred = async (...borders: readonly number[]): Promise<Readonly<Record<string, Tensor>>> => {
       let values = Object.fromEntries(sequence.inputs.map(({ name }, index) => [name, defined(inputs[index], name)]));
       for (const [index, last] of borders.entries()) {

@@ -1,7 +1,7 @@
 // One stage of the model on an engine: its state, its rounds, and its gradients on their way to the group; its passes
 // are in engine-passes.ts. Everything heavy lives in the engine; calls queue work there and return.
 
-import { defined } from '../../assert.ts';
+import { assert, defined } from '../../assert.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { type CutTensor, cutBefore, cutBytes } from '../../graph/layers.ts';
 import { elementCount, type Tensor } from '../../graph/tensor.ts';
@@ -11,16 +11,25 @@ import type { CompiledStage } from './compiled-stages.ts';
 import { EnginePasses, runGraph } from './engine-passes.ts';
 import { GradientExchange } from './gradient-exchange.ts';
 import { GradientSums } from './gradient-sums.ts';
-import { GrainedPasses, type GrainLayout } from './grained-passes.ts';
+import { GrainedPasses, type GrainLayout, type RestGrain } from './grained-passes.ts';
 import { InFlight } from './in-flight.ts';
 import type { MicroBatchId, RoundRange } from './pieces.ts';
+import { RestPasses, restOptionsOf, withPasses } from './rest-stage.ts';
 import { OpenRounds, type RoundTotals } from './round-sums.ts';
 import type { SegmentedVector } from './segmented-vector.ts';
-import type { OwnGradients, StagePasses, StagePort } from './stage.ts';
+import type { OwnGradients, RestShare, RoundStage, StagePasses, StagePort } from './stage.ts';
 import type { StageOptions } from './stage-graphs.ts';
 import { type EntryOptions, StageState, type StateEntry } from './stage-state.ts';
 import { StageUpdate, type UpdateOptions } from './stage-update.ts';
 import { WeightVersions } from './weight-versions.ts';
+
+/** How a stage's shares are compiled. */
+interface ShareOptions {
+  /** Of a strict run, of which a stage's options are for one grain. */
+  readonly grains: GrainLayout | undefined;
+  /** Compiles passes for another share. */
+  compile(options: StageOptions): Promise<CompiledStage>;
+}
 
 /** A stage that computes. Work is queued in the order of the calls. */
 export class EngineStage implements StagePort {
@@ -33,7 +42,7 @@ export class EngineStage implements StagePort {
   readonly #engine: Engine;
   readonly #options: StageOptions;
   readonly #compiled: CompiledStage;
-  readonly #grains: GrainLayout | undefined;
+  readonly #shares: ShareOptions;
   readonly #state: StageState;
   readonly #weights: WeightVersions;
   readonly #inFlight: InFlight;
@@ -42,10 +51,14 @@ export class EngineStage implements StagePort {
   readonly #update: StageUpdate;
   readonly #rounds: OpenRounds;
   readonly #passes: StagePasses;
+  /** By share: the stage in rounds of fewer samples, and what they have compiled. */
+  readonly #rests = new Map<string, Promise<RoundStage>>();
+  readonly #restsCompiled: CompiledStage[] = [];
+  #isDisposed = false;
   #takenMs: number;
 
-  /** Use `createStage`. `grains`: in a strict run, of which `options` and `compiled` are for one grain. */
-  constructor(engine: Engine, options: StageOptions, compiled: CompiledStage, grains: GrainLayout | undefined) {
+  /** Use `createStage`. */
+  constructor(engine: Engine, options: StageOptions, compiled: CompiledStage, shares: ShareOptions) {
     const { sequence, layers } = options;
     this.inputs = cutBefore(sequence, layers[0]);
     this.outputs = cutBefore(sequence, layers[1]);
@@ -55,7 +68,7 @@ export class EngineStage implements StagePort {
     this.#engine = engine;
     this.#options = options;
     this.#compiled = compiled;
-    this.#grains = grains;
+    this.#shares = shares;
     const state = new StageState(engine, compiled.packs);
     const { filters } = compiled.graphs;
     const weights = new WeightVersions(state, (values) => (filters === undefined ? {} : runGraph(filters, [values])));
@@ -63,14 +76,49 @@ export class EngineStage implements StagePort {
     const sums = new GradientSums(engine, compiled);
     const update = new StageUpdate(engine, compiled, state);
     const rounds = new OpenRounds(engine);
-    const sampleShare = options.sampleCount / options.microBatchSize;
-    this.#exchange = new GradientExchange({ engine, compiled, sums, state, sampleShare });
+    this.#exchange = new GradientExchange({ engine, compiled, sums, state });
     [this.#state, this.#weights, this.#inFlight] = [state, weights, inFlight];
     [this.#sums, this.#update, this.#rounds] = [sums, update, rounds];
-    const common = { engine, options, compiled, cuts: this };
-    const passes = new EnginePasses({ ...common, state, weights, inFlight, sums, update, rounds });
-    this.#passes = grains === undefined ? passes : new GrainedPasses(passes, this, grains);
+    const passes = this.#passesOf(options, compiled);
+    this.#passes = shares.grains === undefined ? passes : new GrainedPasses(passes, this, shares.grains);
     this.#takenMs = engine.busyMs();
+  }
+
+  #passesOf(options: StageOptions, compiled: CompiledStage): StagePasses {
+    const [state, weights, inFlight] = [this.#state, this.#weights, this.#inFlight];
+    const [sums, update, rounds] = [this.#sums, this.#update, this.#rounds];
+    const parts = { state, weights, inFlight, sums, update, rounds };
+    return new EnginePasses({ engine: this.#engine, options, compiled, cuts: this, ...parts });
+  }
+
+  rest(share: RestShare): Promise<RoundStage> {
+    const key = JSON.stringify(share);
+    const known = this.#rests.get(key) ?? this.#makeRest(share);
+    this.#rests.set(key, known);
+    return known;
+  }
+
+  async #makeRest(share: RestShare): Promise<RoundStage> {
+    const { grains } = this.#shares;
+    const { lastMicroBatch, lastSampleCount, sampleShare } = share;
+    const options = restOptionsOf(this.#options, share, this.#compiled.pass?.isUpdating === true);
+    const whole = this.#passesOf(options.whole, this.#compiled);
+    const odd = options.odd && { passes: await this.#oddPasses(options.odd), sampleCount: options.odd.sampleCount };
+    const passesFor = (wholeCount: number, rest: RestGrain | undefined): StagePasses =>
+      grains === undefined
+        ? (rest?.passes ?? whole)
+        : new GrainedPasses(whole, this, { ...grains, ownCount: wholeCount }, rest);
+    const last = passesFor(Math.floor(lastSampleCount / Math.max(1, options.whole.sampleCount)), odd);
+    const passes = new RestPasses(passesFor(grains?.ownCount ?? 1, undefined), last, lastMicroBatch);
+    return withPasses(this, passes, (bucket) => this.#take(bucket, sampleShare));
+  }
+
+  async #oddPasses(options: StageOptions): Promise<StagePasses> {
+    const compiled = await this.#shares.compile(options);
+    assert(compiled.pass?.isUpdating === this.#compiled.pass?.isUpdating, 'all steps of a round update, or none');
+    if (this.#isDisposed) compiled.release();
+    else this.#restsCompiled.push(compiled);
+    return this.#passesOf(options, compiled);
   }
 
   load(entry: StateEntry): void {
@@ -111,7 +159,8 @@ export class EngineStage implements StagePort {
     this.#forget();
     this.#weights.replace();
     this.#state.dispose();
-    this.#compiled.release();
+    this.#isDisposed = true;
+    for (const compiled of [this.#compiled, ...this.#restsCompiled]) compiled.release();
     this.#engine.trim();
   }
 
@@ -126,7 +175,7 @@ export class EngineStage implements StagePort {
   }
 
   mailboxBytes(microBatchCount: number): number {
-    const shareCount = microBatchCount * Math.max(1, this.#grains?.ownCount ?? 1);
+    const shareCount = microBatchCount * Math.max(1, this.#shares.grains?.ownCount ?? 1);
     const share = cutBytes([...this.inputs, ...this.outputs, this.label], this.#options.sampleCount);
     const gradientBytes = this.#compiled.trained.reduce((sum, { shape }) => sum + 4 * elementCount(shape), 0);
     return 2 * shareCount * share + 2 * gradientBytes + 2 ** 20;
@@ -169,9 +218,15 @@ export class EngineStage implements StagePort {
   }
 
   takeGradients(bucket?: number): Promise<OwnGradients> {
-    return this.#grains === undefined
-      ? this.#exchange.take(bucket)
-      : this.#exchange.takeParts(bucket, this.#grains.ownCount > 0);
+    const { sampleCount, microBatchSize } = this.#options;
+    return this.#take(bucket, sampleCount / microBatchSize);
+  }
+
+  /** `sampleShare`: this device's share of the round's samples. */
+  #take(bucket: number | undefined, sampleShare: number): Promise<OwnGradients> {
+    return this.#shares.grains === undefined
+      ? this.#exchange.take(bucket, sampleShare)
+      : this.#exchange.takeParts(bucket, sampleShare > 0);
   }
 
   putGradients(values: SegmentedVector, bucket?: number): void {

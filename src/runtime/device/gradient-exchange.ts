@@ -17,8 +17,6 @@ interface ExchangeOptions {
   readonly compiled: Pick<CompiledStage, 'trained' | 'buckets' | 'statistics'>;
   readonly sums: GradientSums;
   readonly state: StageState;
-  /** This device's share of a micro-batch: what its running statistics count in the group's average. */
-  readonly sampleShare: number;
 }
 
 /**
@@ -32,11 +30,12 @@ export class GradientExchange {
   }
 
   /**
-   * The gradients of a bucket, behind the last one the statistics: a segment for each tensor. What is queued after this
-   * call is not waited for.
+   * The gradients of a bucket, behind the last one the statistics: a segment for each tensor. `sampleShare`: this
+   * device's share of the round's samples, which is what its statistics count in the group's average. What is queued
+   * after this call is not waited for.
    */
-  async take(bucket: number | undefined): Promise<SegmentedVector> {
-    const { engine, sums, state, sampleShare } = this.#options;
+  async take(bucket: number | undefined, sampleShare: number): Promise<SegmentedVector> {
+    const { engine, sums, state } = this.#options;
     const gradients = gradientArrays(this.#trainedOf(bucket), defined(sums.take(bucket)[0], 'the sums'));
     const averages = this.#statisticsOf(bucket).map(({ name }) =>
       engine.download(defined(state.get('buffer', name), name)),

@@ -14,7 +14,7 @@ import type { StageOptions } from './stage-graphs.ts';
  */
 export function graphsKey({ name, blockSize }: Pick<Engine, 'name' | 'blockSize'>, options: StageOptions): string {
   const { sequence, layers, sampleCount, training, label, savedBudgetBytes, form } = options;
-  const { loss, optimizer, frozen } = training;
+  const { loss, ignoresNegative = false, optimizer, frozen } = training;
   const hash = createSha256().update(modelDigest(sequence));
   const labels = [label.type, label.shape];
   const isStrict = training.grain !== undefined;
@@ -26,13 +26,14 @@ export function graphsKey({ name, blockSize }: Pick<Engine, 'name' | 'blockSize'
     layers,
     sampleCount,
     loss,
+    ignoresNegative,
     optimizer,
     frozen,
     labels,
     savedBudgetBytes,
     options.budgetCount,
   ]);
-  add(hash, [form.passes, form.sums, form.grains > 1, pieces]);
+  add(hash, [form.passes, form.sums, form.grains > 1, pieces, form.isRest === true]);
   return hash.digest();
 }
 

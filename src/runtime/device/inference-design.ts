@@ -23,6 +23,8 @@ export interface InferenceOptions {
 export interface InferenceTest {
   readonly loss: LossKind;
   readonly label: CutTensor;
+  /** Some labels are left out: see LossOptions. */
+  readonly ignoresNegative: boolean;
   /** Samples that count, the first ones: fewer than run where a batch of fixed size is filled up. */
   readonly sampleCount: number;
 }
@@ -48,5 +50,8 @@ export function designInference({ sequence, layers, sampleCount, test }: Inferen
   const output = defined(graph.outputs[0], 'the output');
   const logits = { type: output.type, shape: [test.sampleCount, ...(output.shape.slice(1) as number[])] };
   const labels = { type: test.label.type, shape: [test.sampleCount, ...(test.label.shape.slice(1) as number[])] };
-  return { pass: noNotes, graphs: { forward, loss: lossGraph(test.loss, logits, labels) } };
+  return {
+    pass: noNotes,
+    graphs: { forward, loss: lossGraph(test.loss, logits, labels, { ignoresNegative: test.ignoresNegative }) },
+  };
 }

@@ -103,7 +103,8 @@ function logitsOf({ graph }: StageGraph): ValueInfo {
 function lossOf(stage: StageGraph, { training, label, sampleCount }: StageOptions): Graph {
   const { type, shape } = logitsOf(stage);
   const labels = { type: label.type, shape: [sampleCount, ...(label.shape.slice(1) as number[])] };
-  return lossGraph(training.loss, { type, shape: shape as number[] }, labels);
+  const { loss, ignoresNegative = false } = training;
+  return lossGraph(loss, { type, shape: shape as number[] }, labels, { ignoresNegative });
 }
 
 /**

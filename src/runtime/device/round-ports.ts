@@ -25,6 +25,8 @@ export interface RoundPorts {
   /** Ends every wait when the device must give up the round. */
   readonly failure: Failure;
   readonly updates: UpdatePolicy;
+  /** True if no times of instructions are wanted: a smaller batch has others than the plan's. */
+  readonly isUntraced?: boolean;
   /** Milliseconds that the process has worked so far; undefined if nobody knows. */
   processWorkMs?(): number | undefined;
 }

@@ -64,7 +64,7 @@ export async function runRound(
   const isSkipped = (instruction: Instruction): boolean => stream !== undefined && !isOf(stream, round, instruction);
   const part = { ...program, instructions: program.instructions.filter((instruction) => !isSkipped(instruction)) };
   const tick = beginTick({ program: part, stage, tick: round, ports: guarded }, stream?.state ?? new StreamState());
-  const times = isTraced(round) ? new InstructionTimes(clock, startMs) : undefined;
+  const times = isTraced(round) && ports.isUntraced !== true ? new InstructionTimes(clock, startMs) : undefined;
   const offsets = program.instructions.map((instruction) => instruction.round ?? 0);
   stage.beginRound(round, ports.updates.planned, round + Math.min(0, ...offsets));
   for (const [index, instruction] of program.instructions.entries()) {

@@ -16,7 +16,7 @@ export function designStage(engine: Pick<Engine, 'blockSize'>, options: StageOpt
   // Lowering looks at what stands around a layer, which cuts change: a strict run does without.
   const blockSize = options.training.grain === undefined ? engine.blockSize : undefined;
   const { unpacked, packs, trained, optimizer } = layOut(options);
-  const { passes, sums, grains } = options.form;
+  const { passes, sums, grains, isRest = false } = options.form;
   const isSingle = sums === 'none';
   const designed = (budgetBytes: number | undefined): PassDesign => {
     const found = designPass(blockSize, { ...options, trained: unpacked, packs, apartBudgetBytes: budgetBytes });
@@ -24,7 +24,9 @@ export function designStage(engine: Pick<Engine, 'blockSize'>, options: StageOpt
   };
   const found = options.sampleCount > 0 ? withinBudgets(designed, blockSize, options) : undefined;
   const pass =
-    found === undefined || isSingle || blockSize === undefined ? found : keepingFilters(found, options, blockSize);
+    found === undefined || isSingle || isRest || blockSize === undefined
+      ? found
+      : keepingFilters(found, options, blockSize);
   const step =
     passes === 'step-with-update' && pass !== undefined ? updatingStep(pass, trained, options.training) : undefined;
   if (step !== undefined && pass !== undefined) return { pass: { ...pass.notes, isUpdating: true }, graphs: { step } };

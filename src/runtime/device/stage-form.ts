@@ -31,6 +31,10 @@ export interface StageForm {
   readonly grains: number;
   /** The buckets in which gradients are reduced during computing, and the pass that comes in pieces for them. */
   readonly pieces?: BucketReduction;
+  /**
+   * Of a smaller last share (rest-stage.ts), whose passes take weights as they are: filters are kept for the others.
+   */
+  readonly isRest?: true;
 }
 
 /** The form in which nothing is joined, split or in pieces. */

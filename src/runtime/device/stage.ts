@@ -5,6 +5,7 @@
 
 import type { CutTensor } from '../../graph/layers.ts';
 import type { Tensor } from '../../graph/tensor.ts';
+import type { BucketReduction } from '../../schedule/program.ts';
 import type { Residuals } from './codec.ts';
 import type { OrderedParts } from './ordered-all-reduce.ts';
 import type { MicroBatchId } from './pieces.ts';
@@ -129,5 +130,22 @@ export interface StageCosts {
 /** What executing a round needs of a stage. */
 export interface RoundStage extends StageCuts, StagePasses, StageRounds, GradientPort, StageCosts {}
 
+/** A device's part of a round of fewer samples than a batch has. */
+export interface RestShare {
+  /** The round's last micro-batch, and this device's samples of it. */
+  readonly lastMicroBatch: number;
+  readonly lastSampleCount: number;
+  /** This device's samples of the round, over all of its samples. */
+  readonly sampleShare: number;
+  /** The pass that comes in pieces, where gradients are reduced in buckets. */
+  readonly pieces: BucketReduction['pass'];
+}
+
 /** A whole stage, as a worker holds it. */
-export interface StagePort extends RoundStage, StageMemory {}
+export interface StagePort extends RoundStage, StageMemory {
+  /**
+   * The stage as it computes a round of fewer samples than a batch has: the same state, and passes for this share,
+   * which are compiled when it is first asked for. Rounds of both must not be in flight together.
+   */
+  rest(share: RestShare): Promise<RoundStage>;
+}

@@ -2,18 +2,15 @@
 // asked for.
 
 import { randomBytes } from 'node:crypto';
-import { isIP } from 'node:net';
 import type { Clock } from '../../clock.ts';
-import { isLoopback } from '../../transport/admission.ts';
-import { type LinkServer, listen } from '../../transport/node/websocket-server.ts';
 import { type Coordinator, createCoordinator } from '../coordinator/coordinator.ts';
 import type { CoordinatorEnd, CoordinatorOptions } from '../coordinator/options.ts';
-import { factsSchema } from '../protocol/device-facts.ts';
 import type { ClusterOptions } from '../run/session.ts';
-import { type Announcement, announce } from './discovery.ts';
+import { dialledAt } from './addresses.ts';
+import { announceServer, serveWorkers } from './coordinator-server.ts';
 import { watchDrainRequests } from './drain-requests.ts';
 import { type LocalWorkers, startLocalWorkers } from './local-workers.ts';
-import { coordinatorName, type Door, openDoor } from './security/admission.ts';
+import { openDoor, staysHere } from './security/admission.ts';
 
 /** How long the coordinator may take to tell what it heard from a worker that has ended. */
 const lastWordMs = 1000;
@@ -23,27 +20,27 @@ export async function runCluster(
   options: Omit<CoordinatorOptions, 'peerToken' | 'clock'>,
   cluster: ClusterOptions,
 ): Promise<CoordinatorEnd> {
-  const coordinator = createCoordinator({
-    ...options,
-    clock: cluster.clock,
-    peerToken: randomBytes(24).toString('hex'),
-  });
+  const peerToken = randomBytes(24).toString('hex');
+  const coordinator = createCoordinator({ ...options, clock: cluster.clock, peerToken });
+  const { observe } = options.hooks;
   const door = await openDoor(cluster);
-  const server = await serve(coordinator, door, cluster);
+  const { server, urls } = await serveWorkers({ coordinator, door, peerToken, observe, cluster });
   const { joinCode } = door;
-  if (door.tls === undefined && !isOnThisMachine(cluster.host)) {
+  if (door.tls === undefined && !staysHere(cluster)) {
     const message =
       'INSECURE: everything travels unencrypted, and anyone on the network can read and change it. Leave ' +
       '--insecure away.';
-    options.hooks.observe({ kind: 'warning', message });
+    observe({ kind: 'warning', message });
   }
   const remoteCount = options.machine.workerCount - cluster.localCount;
-  if (remoteCount > 0) options.hooks.observe({ kind: 'listening', url: server.url, joinCode, remoteCount });
+  const [url = server.url, ...otherUrls] = new Set(urls.values());
+  if (remoteCount > 0)
+    observe({ kind: 'listening', url, ...(otherUrls.length > 0 ? { otherUrls } : {}), joinCode, remoteCount });
   const stop = (): void => coordinator.stop();
   cluster.signal.addEventListener('abort', stop, { once: true });
   if (cluster.signal.aborted) stop();
   const announcement =
-    remoteCount > 0 && !isOnThisMachine(cluster.host) ? await tell(server, options.hooks) : undefined;
+    remoteCount > 0 && !staysHere(cluster) ? await announceServer(server.port, urls, observe) : undefined;
   const unwatch =
     cluster.runFolder === undefined
       ? undefined
@@ -52,7 +49,7 @@ export async function runCluster(
   try {
     workers = startLocalWorkers({
       count: cluster.localCount,
-      url: server.url,
+      url: server.urlAt(dialledAt(server.host)),
       joinCode,
       threads: cluster.threads,
       engine: cluster.engine,
@@ -70,21 +67,6 @@ export async function runCluster(
   }
 }
 
-function isOnThisMachine(host: string): boolean {
-  return host === 'localhost' || isLoopback(host);
-}
-
-/** Announces the server on its network. Where multicast does not work, the printed address does. */
-async function tell(
-  { host, port, url }: LinkServer,
-  { observe }: CoordinatorOptions['hooks'],
-): Promise<Announcement | undefined> {
-  if (isIP(host) !== 4) return undefined;
-  const onError = (message: string): void =>
-    observe({ kind: 'warning', message: `Workers do not find this run by themselves (${message}): give them --join.` });
-  return announce({ host, port, url, onError });
-}
-
 /**
  * A worker that says why it ends is heard by the coordinator, whose message says more than the exit code of its
  * process.
@@ -96,26 +78,4 @@ async function afterLastWord(failed: Promise<never>, coordinator: Coordinator, c
     const silence = new Promise<never>((_, reject) => clock.after(lastWordMs, () => reject(error)));
     return Promise.race([coordinator.end, silence]);
   }
-}
-
-function serve(coordinator: Coordinator, door: Door, { host, port, clock }: ClusterOptions): Promise<LinkServer> {
-  return listen({
-    host,
-    port,
-    name: coordinatorName,
-    clock,
-    ...(door.tls && { tls: door.tls }),
-    async authenticate(hello, address, certificate) {
-      const verdict = await door.admit(hello, certificate, address);
-      if (verdict.kind === 'refused' || hello.purpose === 'enrol' || factsSchema.safeParse(hello.facts).success)
-        return verdict;
-      const what = 'did not describe itself as this version expects: use the same version on both';
-      const reason = `the worker ${address} ${what}`;
-      return { kind: 'refused', reason, retry: false };
-    },
-    onLink(link, hello) {
-      if (hello.purpose === 'enrol') return; // the device has its certificate, and calls again with it
-      coordinator.join(link.peer, link, factsSchema.parse(hello.facts));
-    },
-  });
 }

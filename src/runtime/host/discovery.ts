@@ -32,11 +32,12 @@ export async function speaker(address: string, onError: (error: Error) => void, 
   return bonjour;
 }
 
-/** Calls `onUrl` for each announced service of this type. */
-export function listenFor(bonjour: Bonjour, type: ServiceType, onUrl: (url: string) => void): void {
+/** Calls `onUrl` for each announced service of this type, with what tells it apart from others. */
+export function listenFor(bonjour: Bonjour, type: ServiceType, onUrl: (url: string, id: string) => void): void {
   bonjour.find({ type }, ({ txt }: { readonly txt?: Readonly<Record<string, unknown>> }) => {
-    const url = txt?.['url'];
-    if (typeof url === 'string' && url.length <= 300 && /^wss?:\/\/[\w.:[\]-]+$/.test(url)) onUrl(url);
+    const [url, id] = [txt?.['url'], txt?.['id']];
+    if (typeof url !== 'string' || url.length > 300 || !/^wss?:\/\/[\w.:[\]-]+$/.test(url)) return;
+    onUrl(url, typeof id === 'string' && id.length <= 64 ? id : url);
   });
 }
 
@@ -45,11 +46,13 @@ export async function announce(options: {
   readonly host: string;
   readonly port: number;
   readonly url: string;
+  /** The same for all announcements of one coordinator, which may have several addresses. Default: `url`. */
+  readonly id?: string;
   /** Default: a coordinator. */
   readonly type?: ServiceType;
   onError(message: string): void;
 }): Promise<Announcement> {
-  const { host, port, url, type = 'asteroid', onError } = options;
+  const { host, port, url, id = url, type = 'asteroid', onError } = options;
   let failed = false;
   const bonjour = await speaker(host, (error) => {
     if (!failed) onError(error.message);
@@ -59,7 +62,7 @@ export async function announce(options: {
     name: `${type} ${host}:${port}`,
     type,
     port,
-    txt: { url, v: '1' },
+    txt: { url, id, v: '1' },
     probe: false,
     disableIPv6: true,
   });
@@ -76,7 +79,7 @@ export async function announce(options: {
 
 /**
  * Addresses of coordinators that answer on any interface of this machine within `timeoutMs`, and no later than
- * `settleMs` after the first answer.
+ * `settleMs` after the first answer; of one that has several, the one that was heard first.
  */
 export async function discover(options: {
   readonly timeoutMs: number;
@@ -88,7 +91,7 @@ export async function discover(options: {
   readonly type?: ServiceType;
 }): Promise<readonly string[]> {
   const { timeoutMs, settleMs = 300, signal, interfaces = ownAddresses(), type = 'asteroid' } = options;
-  const found = new Set<string>();
+  const found = new Map<string, string>();
   // silence is an answer too
   const speakers = await Promise.all(interfaces.slice(0, maxInterfaces).map((address) => speaker(address, () => {})));
   try {
@@ -96,8 +99,8 @@ export async function discover(options: {
       const timer = setTimeout(resolve, timeoutMs);
       signal?.addEventListener('abort', () => resolve(), { once: true });
       for (const bonjour of speakers) {
-        listenFor(bonjour, type, (url) => {
-          found.add(url);
+        listenFor(bonjour, type, (url, id) => {
+          if (!found.has(id)) found.set(id, url);
           clearTimeout(timer);
           setTimeout(resolve, settleMs);
         });
@@ -106,7 +109,7 @@ export async function discover(options: {
   } finally {
     for (const bonjour of speakers) bonjour.destroy();
   }
-  return [...found].sort();
+  return [...found.values()].sort();
 }
 
 /** The one coordinator on the local network. Throws RunError if none answers, InputError if several do. */

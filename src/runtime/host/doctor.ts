@@ -7,8 +7,9 @@ import { createComputeThread } from '../../engine/node/compute-thread.ts';
 import { type DeviceFacts, deviceFacts } from '../../engine/node/host-node.ts';
 import { Emitter } from '../../graph/emitter.ts';
 import { toNumbers, wrap } from '../../graph/tensor.ts';
-import { ownAddresses } from './addresses.ts';
+import { type AdvertisedAddress, ownAddresses } from './addresses.ts';
 import { announce, discover } from './discovery.ts';
+import { advertisedAddress, coordinatorReached } from './doctor-reach.ts';
 import { authorityPath, loadAuthority } from './security/authority-store.ts';
 import { readSecret, stateFolder } from './security/state-folder.ts';
 
@@ -22,6 +23,8 @@ export interface Finding {
     | 'power'
     | 'interfaces'
     | 'port'
+    | 'advertised'
+    | 'coordinator'
     | 'mdns'
     | 'certificates'
     | 'clock';
@@ -33,6 +36,12 @@ export interface Finding {
 export interface DoctorOptions {
   /** The port to try on each interface; 0: any. */
   readonly port: number;
+  /** The address to listen on. Default: each of this machine's in turn. */
+  readonly host?: string;
+  /** What others are to dial. Default: not tried. */
+  readonly advertised?: AdvertisedAddress;
+  /** A coordinator to reach. Default: none. */
+  readonly join?: URL;
   /** Default: stateFolder(). */
   readonly folder?: string;
   /** Default: this machine's. */
@@ -53,7 +62,8 @@ const releasedMs: number = Date.UTC(2026, 10, 1);
 
 /** Examines this device. */
 export async function examine(options: DoctorOptions): Promise<readonly Finding[]> {
-  const { addresses = ownAddresses(), facts = deviceFacts() } = options;
+  const { addresses = ownAddresses(), facts = deviceFacts(), host, port, advertised, join } = options;
+  const listening = host === undefined ? ['127.0.0.1', ...addresses] : [host];
   return [
     node(facts.nodeVersion),
     await engine(),
@@ -61,7 +71,13 @@ export async function examine(options: DoctorOptions): Promise<readonly Finding[
     processor(facts),
     ...power(facts),
     interfaces(addresses),
-    await ports(addresses, options.port),
+    await ports(listening, port),
+    ...(advertised === undefined
+      ? []
+      : [
+          { check: 'advertised', ...(await advertisedAddress(advertised, { host: host ?? '0.0.0.0', port })) } as const,
+        ]),
+    ...(join === undefined ? [] : [{ check: 'coordinator', ...(await coordinatorReached(join)) } as const]),
     await multicast(addresses),
     await certificates(options.folder ?? stateFolder()),
     clock(options.nowMs),
@@ -99,7 +115,9 @@ async function engine(): Promise<Finding> {
         };
       const blocks =
         thread.blockSize === undefined ? 'plain kernels only' : `kernels for blocks of ${thread.blockSize} channels`;
-      return { check: 'engine', state: 'fine', text: `${thread.name}, ${blocks}` };
+      return thread.warning === undefined
+        ? { check: 'engine', state: 'fine', text: `${thread.name}, ${blocks}` }
+        : { check: 'engine', state: 'warning', text: `${thread.name}. ${textOf(thread.warning)}` };
     } finally {
       await thread.close();
     }
@@ -157,8 +175,8 @@ function interfaces(addresses: readonly string[]): Finding {
       };
 }
 
-async function ports(addresses: readonly string[], port: number): Promise<Finding> {
-  for (const host of ['127.0.0.1', ...addresses]) {
+async function ports(hosts: readonly string[], port: number): Promise<Finding> {
+  for (const host of hosts) {
     const failure = await tryToListen(host, port);
     if (failure !== undefined) {
       return {

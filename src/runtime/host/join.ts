@@ -1,5 +1,6 @@
 // Joins a coordinator by URL and code and serves its run; reconnects when the link to it was lost.
 
+import { isIP } from 'node:net';
 import { hostname } from 'node:os';
 import { setTimeout } from 'node:timers/promises';
 import type { Clock } from '../../clock.ts';
@@ -9,12 +10,13 @@ import { type DeviceFacts, deviceFacts } from '../../engine/node/host-node.ts';
 import type { ProcessClock } from '../../engine/process-clock.ts';
 import { InputError } from '../../errors.ts';
 import { isLoopback } from '../../transport/admission.ts';
-import { type Hello, protocolVersion } from '../../transport/handshake.ts';
+import { type Hello, protocolVersion, type Welcome } from '../../transport/handshake.ts';
 import { connect } from '../../transport/node/websocket.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
-import type { ProfileCache } from '../device/measure/profiler.ts';
+import type { ProfileCache } from '../device/measure/cached-profile.ts';
 import type { WorkerEnd, WorkerOptions } from '../worker/options.ts';
 import { runWorker } from '../worker/worker.ts';
+import { type AdvertisedAddress, isThisMachine, isWildcard } from './addresses.ts';
 import { addressTowards, createPeerNetwork } from './network.ts';
 import { processMeters } from './process-meters.ts';
 import type { DeviceStore } from './security/device-store.ts';
@@ -30,6 +32,13 @@ export interface JoinOptions {
   readonly name?: string;
   /** The address on which to listen for peers. Default: the one that leads to the coordinator. */
   readonly host?: string;
+  /** The port to listen on. Default: that of `advertised`, or any free one. */
+  readonly port?: number;
+  /**
+   * What peers dial. Default: the address listened on; with a port that was chosen, the address that the coordinator
+   * sees, since who chooses a port leads one there.
+   */
+  readonly advertised?: AdvertisedAddress;
   /** Allow plain links beyond this machine. */
   readonly insecure: boolean;
   readonly clock: Clock;
@@ -49,9 +58,21 @@ export interface JoinOptions {
   readonly startProfile?: WorkerOptions['startProfile'];
   /** See WorkerOptions. */
   readonly processWork?: ProcessClock;
-  onJoined(name: string, joined: { readonly host: string; readonly encrypted: boolean }): void;
+  /** The device's engine is a far slower one than it could have. */
+  onWarning?(message: string): void;
+  onJoined(name: string, joined: Joined): void;
   /** The link was lost; the device tries again. */
   onLost?(reason: string): void;
+}
+
+/** How a device has joined. */
+export interface Joined {
+  /** What peers dial. */
+  readonly host: string;
+  readonly port?: number;
+  /** The address that the coordinator sees, where it is another: something between changes it. */
+  readonly seenAs?: string;
+  readonly encrypted: boolean;
 }
 
 /** How long a device that is stopped waits to be let go. */
@@ -66,13 +87,14 @@ export async function joinRun(options: JoinOptions): Promise<WorkerEnd> {
         'or add --insecure if you trust the network between.',
     );
   }
-  const host = options.host ?? (await addressTowards(target.hostname));
+  const own = await addressTowards(target.hostname);
   const engine = await options.createEngine();
+  if (engine.warning !== undefined) options.onWarning?.(engine.warning);
   const joinCode = once(options.joinCode);
   // Read when the process begins: this process is none of those that were killed before.
   const { oomKillCount } = deviceFacts();
   try {
-    return await serveToTheEnd(() => serve({ ...options, joinCode }, host, { engine, oomKillCount }), {
+    return await serveToTheEnd(() => serve({ ...options, joinCode }, own, { engine, oomKillCount }), {
       clock: options.clock,
       reconnectMs: options.reconnectMs ?? 0,
       pause: (milliseconds) => pause(milliseconds, options.signal),
@@ -95,6 +117,7 @@ function factsOf(machine: DeviceFacts, { engine, oomKillCount }: Joiner): NonNul
   const { memoryMiB, coreCount, cpuModel, cpuQuota, battery, temperatureC } = machine;
   return {
     ...{ memoryMiB, cores: coreCount, engine: engine.name, machine: hostname(), cpuModel: cpuModel.slice(0, 200) },
+    ...(engine.warning === undefined ? {} : { engineWarning: engine.warning.slice(0, 600) }),
     ...(oomKillCount === undefined ? {} : { oomKillCount }),
     ...(cpuQuota === undefined ? {} : { cpuQuotaCores: cpuQuota.cores }),
     ...(battery === undefined ? {} : { batteryPercent: battery.percent, isDischarging: battery.isDischarging }),
@@ -102,7 +125,8 @@ function factsOf(machine: DeviceFacts, { engine, oomKillCount }: Joiner): NonNul
   };
 }
 
-async function serve(options: JoinOptions, host: string, joiner: Joiner): Promise<Served> {
+/** `own`: the address of this device that leads to the coordinator. */
+async function serve(options: JoinOptions, own: string, joiner: Joiner): Promise<Served> {
   const { url, signal, clock, stageStore: store } = options;
   const { engine } = joiner;
   const machine = deviceFacts();
@@ -125,7 +149,8 @@ async function serve(options: JoinOptions, host: string, joiner: Joiner): Promis
     abortSignal: signal,
     ...(admission && { tls: admission.tls }),
   });
-  options.onJoined(welcome.name, { host, encrypted: admission !== undefined });
+  const { listening, joined } = placeOf(options, own, welcome);
+  options.onJoined(welcome.name, { ...joined, encrypted: admission !== undefined });
   // The coordinator finds out how to continue without this device; if it does not, the device leaves all the same.
   let cancel = (): void => {};
   const leave = (): void => {
@@ -134,7 +159,13 @@ async function serve(options: JoinOptions, host: string, joiner: Joiner): Promis
   signal.addEventListener('abort', leave, { once: true });
   const end = await runWorker({
     ...{ name: welcome.name, coordinator: link, clock, engine, memoryBytes, leave: signal, meters: processMeters() },
-    createNetwork: (own, token, onLink) => createPeerNetwork(own, host, token, onLink, admission?.identity),
+    createNetwork: (name, token, onLink) =>
+      createPeerNetwork({
+        ...listening,
+        ...{ name, token, onLink, advertised: joined },
+        relay: { url, ...(admission && { tls: admission.tls }) },
+        ...(admission && { identity: admission.identity }),
+      }),
     ...(options.processWork === undefined ? {} : { processWork: options.processWork }),
     ...(options.startProfile === undefined ? {} : { startProfile: options.startProfile }),
     ...(options.profileCache === undefined ? {} : { profileCache: options.profileCache }),
@@ -143,6 +174,26 @@ async function serve(options: JoinOptions, host: string, joiner: Joiner): Promis
   signal.removeEventListener('abort', leave);
   cancel();
   return { end, lost: end.lost === true && !signal.aborted };
+}
+
+/** Where a device listens for peers, and what they dial. */
+function placeOf(
+  { host: wanted, port, advertised }: JoinOptions,
+  own: string,
+  { facts }: Welcome,
+): {
+  readonly listening: { readonly host: string; readonly port: number };
+  readonly joined: Omit<Joined, 'encrypted'>;
+} {
+  const seen = facts?.['address'];
+  const seenAs = typeof seen === 'string' && isIP(seen) !== 0 && seen !== own && !isLoopback(seen) ? seen : undefined;
+  const host = wanted ?? own;
+  const reached = isWildcard(host) ? own : host;
+  const dialled = advertised ?? (port === undefined ? { host: reached } : { host: seenAs ?? reached });
+  return {
+    listening: { host, port: port ?? advertised?.port ?? 0 },
+    joined: { ...dialled, ...(seenAs === undefined ? {} : { seenAs }) },
+  };
 }
 
 /** Waits, and unlike the clock's timers keeps the process alive. */
@@ -158,7 +209,8 @@ function once<T>(ask: () => Promise<T>): () => Promise<T> {
   };
 }
 
-function parseUrl(text: string): URL {
+/** The address of a coordinator. Throws InputError. */
+export function parseUrl(text: string): URL {
   let url: URL | undefined;
   try {
     url = new URL(text);
@@ -174,5 +226,5 @@ function parseUrl(text: string): URL {
 }
 
 function isLocal(host: string): boolean {
-  return host === 'localhost' || isLoopback(host.replace(/^\[|\]$/g, ''));
+  return isThisMachine(host.replace(/^\[|\]$/g, ''));
 }

@@ -8,9 +8,12 @@ import { InputError } from '../../errors.ts';
 import { exportGraph, exportModel } from '../../graph/onnx/export.ts';
 import type { ExternalLoader } from '../../graph/onnx/external.ts';
 import { type ImportedModel, importModel } from '../../graph/onnx/import.ts';
-import { inferenceMode, trainingMode } from '../../graph/onnx/modes.ts';
+import type { InputShape } from '../../graph/onnx/input-shapes.ts';
+import { inferenceMode, trainingMode, unmergedNormalizations } from '../../graph/onnx/modes.ts';
+import { noWeightsReason } from '../../graph/onnx/no-weights.ts';
 import { replaceHead } from '../../graph/onnx/replace-head.ts';
 import { buildModel, isZooSpec } from '../../models/zoo.ts';
+import { describeModel, type ModelDescription } from '../run/describe-model.ts';
 import { trainedLayers } from '../run/fine-tuning.ts';
 import { layerTable } from '../run/layer-table.ts';
 import type { LoadedModel } from '../run/loaded-model.ts';
@@ -19,6 +22,10 @@ import type { LoadedModel } from '../run/loaded-model.ts';
 export interface LoadModelOptions {
   /** Replaces the classifier by a new one with this many classes, its weights drawn by the seed. */
   readonly headClasses?: number;
+  /** The statistics that batch normalization uses; default: the batch's, with a note where that is a surprise. */
+  readonly batchNorm?: 'inference' | 'training';
+  /** Sizes of inputs that the file leaves open. */
+  readonly inputShapes?: readonly InputShape[];
 }
 
 /**
@@ -28,38 +35,42 @@ export interface LoadModelOptions {
 export async function loadModel(
   spec: string,
   seed: number,
-  { headClasses }: LoadModelOptions = {},
+  { headClasses, batchNorm, inputShapes = [] }: LoadModelOptions = {},
 ): Promise<LoadedModel> {
   if (isZooSpec(spec)) {
     const { graph } = buildModel(spec, { seed });
     if (headClasses !== undefined)
-      return fromFile(spec, withNewHead(importModel(exportGraph(graph)), headClasses, seed));
+      return fromFile(spec, withNewHead(importModel(exportGraph(graph)), headClasses, seed), batchNorm);
     return {
       name: spec,
-      graph: trainingMode(graph),
+      graph: trainingMode(graph, { batchNorm }),
       notes: [],
       write: (trained) => exportGraph(inferenceMode(graph), trained),
     };
   }
   if (!/[\\/]|\.[a-z]\w*$/i.test(spec)) buildModel(spec); // names the built-in ones
-  const imported = await readModel(spec);
+  const imported = await readModel(spec, inputShapes);
   if (imported.graph.parameters.length === 0) {
-    throw new InputError(
-      `${spec} holds no weights that could be trained: export the model with its weights as float32 initializers.`,
-    );
+    throw new InputError(`${spec} ${noWeightsReason(imported)}`);
   }
   const name = spec.replace(/^.*[\\/]/, '').replace(/\.onnx$/, '');
   return fromFile(
     name,
     headClasses === undefined ? imported : named(spec, () => withNewHead(imported, headClasses, seed)),
+    batchNorm,
   );
 }
 
-function fromFile(name: string, imported: ImportedModel): LoadedModel {
+function fromFile(name: string, imported: ImportedModel, batchNorm: LoadModelOptions['batchNorm']): LoadedModel {
+  const unmerged = batchNorm === undefined ? unmergedNormalizations(imported.graph) : 0;
+  const note =
+    `${unmerged} batch ${unmerged === 1 ? 'normalization uses' : 'normalizations use'} the statistics of each batch, ` +
+    'beside others that the exporter merged into convolutions: --batch-norm inference keeps those that are stored.';
   return {
     name,
-    graph: trainingMode(imported.graph),
-    notes: imported.notes,
+    graph: trainingMode(imported.graph, { batchNorm }),
+    notes: unmerged === 0 ? imported.notes : [...imported.notes, note],
+    choices: imported.choices,
     write: (trained) => exportModel(imported, trained, { mode: 'inference' }),
   };
 }
@@ -73,17 +84,27 @@ function withNewHead(imported: ImportedModel, classCount: number, seed: number):
 
 /**
  * The table of `spec`: an .onnx file, or the name of a built-in model, whose weights are not drawn. All of it is
- * trained. Throws InputError.
+ * trained. `load` reads the file, if it is one. Throws InputError.
  */
-export async function modelTable(spec: string): Promise<ModelTable> {
-  const graph = isZooSpec(spec) ? buildModel(spec, { initialize: false }).graph : (await loadModel(spec, 0)).graph;
+export async function modelTable(
+  spec: string,
+  load: () => Promise<LoadedModel> = () => loadModel(spec, 0),
+): Promise<ModelTable> {
+  const graph = isZooSpec(spec) ? buildModel(spec, { initialize: false }).graph : (await load()).graph;
   return layerTable(spec, trainedLayers(graph, { loss: 'cross-entropy', freeze: [], freezeAllBut: [] }).sequence);
 }
 
 /** Reads an .onnx file, with weights that lie in files beside it. Throws InputError that names it. */
-export async function readModel(path: string): Promise<ImportedModel> {
+export async function readModel(path: string, inputShapes: readonly InputShape[] = []): Promise<ImportedModel> {
   const bytes = await readModelFile(path);
-  return named(path, () => importModel(bytes, { loadExternal: externalLoader(path) }));
+  return named(path, () => importModel(bytes, { loadExternal: externalLoader(path), inputShapes }));
+}
+
+/** Describes an .onnx file, also one that no run could use, or a built-in model. Throws InputError. */
+export async function describeFile(spec: string, inputShapes: readonly InputShape[] = []): Promise<ModelDescription> {
+  if (isZooSpec(spec)) return describeModel(exportGraph(buildModel(spec).graph));
+  const bytes = await readModelFile(spec);
+  return named(spec, () => describeModel(bytes, { loadExternal: externalLoader(spec), inputShapes }));
 }
 
 /** Reads parts of files beside the model. */

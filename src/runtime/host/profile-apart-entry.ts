@@ -14,12 +14,20 @@ function send(reply: ProfileReply): Promise<void> {
   return new Promise((resolve) => void process.send?.(reply, undefined, undefined, () => resolve()));
 }
 
-async function measure({ message, graph, batchSizes, memoryBytes, engine }: ProfileRequest): Promise<void> {
+async function measure({
+  message,
+  graph,
+  batchSizes,
+  thoroughness,
+  memoryBytes,
+  engine,
+}: ProfileRequest): Promise<void> {
   const { sequence, label } = modelOf(message, graph);
   const thread = await createComputeThread(engine);
   try {
     const profile = await profileLayers(thread, sequence, {
       batchSizes,
+      thoroughness,
       training: message.training,
       label,
       memoryBytes,

@@ -8,7 +8,7 @@ import type { ComputeThreadOptions } from '../../engine/node/compute-thread.ts';
 import { type Failure, fromFailure } from '../../engine/node/compute-thread-messages.ts';
 import type { WorkClockOptions } from '../../engine/node/work-clock.ts';
 import { RunError } from '../../errors.ts';
-import type { MeasuredProfile } from '../device/measure/profiler.ts';
+import type { MeasuredProfile } from '../device/measure/measurement.ts';
 import type { ProfileJob, ProfileProcess } from '../worker/options.ts';
 
 /** An engine like the worker's own, and the number of workers that share the machine. */

@@ -8,7 +8,7 @@ import { deviceFacts } from '../../engine/node/host-node.ts';
 import { makeFolders, writeFileAtomically } from '../../storage/atomic.ts';
 import { cacheFolder } from '../../storage/node/digits-cache.ts';
 import { nodeDisk } from '../../storage/node/disk.ts';
-import type { ProfileCache } from '../device/measure/profiler.ts';
+import type { ProfileCache } from '../device/measure/cached-profile.ts';
 import { messageSchemas } from '../protocol/messages.ts';
 
 /**

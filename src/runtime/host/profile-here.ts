@@ -23,8 +23,12 @@ export interface MeasureOptions {
   /** Patterns as in --freeze and --freeze-all-but. Default: everything is trained. */
   readonly freeze?: readonly string[];
   readonly freezeAllBut?: readonly string[];
+  /** Patterns as in --train. Default: none. */
+  readonly train?: readonly string[];
   readonly clock: Clock;
   onProgress(done: number, total: number): void;
+  /** The engine is a far slower one than this device could have. */
+  onWarning?(message: string): void;
 }
 
 /** A label is assumed to be one int64. */
@@ -53,9 +57,11 @@ export function assumedLabel(sequence: LayerSequence): CutTensor {
 
 /** Measures all layers here. */
 export async function measureHere(model: LoadedModel, options: MeasureOptions): Promise<Profile> {
-  const { freeze = [], freezeAllBut = [] } = options;
-  const { sequence, frozen } = trainedLayers(model.graph, { loss: 'cross-entropy', freeze, freezeAllBut });
+  const { freeze = [], freezeAllBut = [], train = [] } = options;
+  const tuning = { loss: 'cross-entropy', freeze, freezeAllBut, train } as const;
+  const { sequence, frozen } = trainedLayers(model.graph, tuning, model.choices);
   const engine = await createComputeThread({ engine: options.engine, threadCount: options.threads });
+  if (engine.warning !== undefined) options.onWarning?.(engine.warning);
   try {
     const batchSizes = profilePoints(options.largestBatch, sequence.fixedBatch);
     const { layers: layerProfiles, times } = await profileLayers(engine, sequence, {
@@ -71,6 +77,7 @@ export async function measureHere(model: LoadedModel, options: MeasureOptions): 
       model: model.name,
       inputBytes: cutBytes(sequence.inputs),
       labelBytes,
+      ...(sequence.fixedBatch === undefined ? {} : { fixedBatch: sequence.fixedBatch }),
       layers: layerProfiles,
       batchSizes,
       devices: { [options.device]: times },

@@ -5,9 +5,8 @@ import { parentPort, workerData } from 'node:worker_threads';
 import { defined } from '../../assert.ts';
 import { translateGraph } from '../../engine/translate.ts';
 import { translateStage } from '../device/compiled-stages.ts';
-import { compiledOptions } from '../device/create-stage.ts';
+import { wishedOptions } from '../device/create-stage.ts';
 import { encodeBundle } from '../device/stage-bundle.ts';
-import { stageOptionsOf } from '../device/stage-options.ts';
 import { modelOf } from '../worker/model.ts';
 import type { StageJob } from './stages-ahead.ts';
 
@@ -16,8 +15,8 @@ import type { StageJob } from './stages-ahead.ts';
 // elsewhere it would be the whole process's.
 if (process.platform === 'linux') setPriority(0, 5);
 
-const { message, graph, device, plan, memoryBytes, target } = workerData as StageJob;
+const { message, graph, wish, memoryBytes, target } = workerData as StageJob;
 const model = modelOf(message, graph);
-const options = compiledOptions(stageOptionsOf(model, device, plan, memoryBytes));
+const options = defined(wishedOptions(model, wish, memoryBytes), 'a stage');
 const bundle = await translateStage(target, options, (each) => translateGraph(each, target));
 defined(parentPort, 'a parent').postMessage(encodeBundle(bundle));

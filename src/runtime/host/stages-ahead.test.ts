@@ -12,6 +12,7 @@ import { regressionNet, subjectOf } from '../../testing/training-subjects.ts';
 import { createMemoryLinks } from '../../transport/memory.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
 import { createStage } from '../device/create-stage.ts';
+import { partOf } from '../device/rest-stage.ts';
 import { stageOptionsOf } from '../device/stage-options.ts';
 import { type ModelMessage, message, type ToWorker } from '../protocol/messages.ts';
 import { encodeModel } from '../protocol/model-transfer.ts';
@@ -137,13 +138,13 @@ test('stages are translated one after the other, each once; one that is given up
   const model = receiveModel(control, modelFrame);
   const [first, second] = [programOf(model, halves, 'a'), programOf(model, halves, 'b')];
   await Promise.all([
-    ahead.add(model, first, halves),
-    ahead.add(model, second, halves),
-    ahead.add(model, first, halves),
+    ahead.add(model, { device: first, plan: halves }),
+    ahead.add(model, { device: second, plan: halves }),
+    ahead.add(model, { device: first, plan: halves }),
   ]);
   assert.equal(store.kept.size, 2);
   assert.equal(store.found.length, 1);
-  const left = ahead.add(model, programOf(model, whole, 'a'), whole);
+  const left = ahead.add(model, { device: programOf(model, whole, 'a'), plan: whole });
   await ahead.close();
   await left;
   assert.equal(store.kept.size, 2);
@@ -167,15 +168,18 @@ test('with enough memory the engine has the stage before it is needed, and compi
     const store = memoryStore();
     const ahead = new StagesAhead({ engine, store, memoryBytes: undefined, spareBytes: () => spareBytes });
     const model = receiveModel(control, modelFrame);
-    await ahead.add(model, programOf(model, whole, 'a'), whole);
+    await ahead.add(model, { device: programOf(model, whole, 'a'), plan: whole });
+    const [device, sampleCount] = [programOf(model, whole, 'a'), whole.batchSize - 1];
+    await ahead.add(model, { device, plan: whole, sampleCount });
     const before = compileCount;
     assert.equal(before > 0, readyCount === 1);
-    const stage = await createStage(
-      engine,
-      stageOptionsOf(model, programOf(model, whole, 'a'), whole, undefined),
-      store,
-    );
+    const stage = await createStage(engine, stageOptionsOf(model, device, whole, undefined), store);
     assert.equal(compileCount > before, readyCount === 0);
+    // And what it takes for a round of fewer samples.
+    const usualCount = compileCount;
+    await partOf({ program: device, stage }, whole, sampleCount);
+    assert.equal(compileCount > usualCount, readyCount === 0);
+    assert.equal(store.kept.size, 2);
     stage.dispose();
     await ahead.close();
     await engine.close();

@@ -4,13 +4,10 @@
 // for as long as there is memory.
 
 import { Worker } from 'node:worker_threads';
-import type { Plan } from '../../cluster/cluster.ts';
 import type { Engine, TranslationTarget } from '../../engine/engine.ts';
-import type { DeviceProgram } from '../../schedule/program.ts';
 import { prepareStage, type StageStore } from '../device/compiled-stages.ts';
-import { compiledOptions } from '../device/create-stage.ts';
+import { type StageWish, wishedOptions } from '../device/create-stage.ts';
 import { graphsKey } from '../device/graphs-key.ts';
-import { stageOptionsOf } from '../device/stage-options.ts';
 import type { ModelMessage } from '../protocol/messages.ts';
 import type { Model } from '../worker/model.ts';
 import type { StagePreparer } from '../worker/options.ts';
@@ -23,8 +20,7 @@ export interface StageJob {
   readonly message: ModelMessage;
   /** The graph, as the coordinator sent it. */
   readonly graph: Uint8Array;
-  readonly device: DeviceProgram;
-  readonly plan: Plan;
+  readonly wish: StageWish;
   readonly memoryBytes: number | undefined;
   readonly target: TranslationTarget;
 }
@@ -60,20 +56,21 @@ export class StagesAhead implements StagePreparer {
     this.#options = options;
   }
 
-  add(model: Model, device: DeviceProgram, plan: Plan): Promise<void> {
+  add(model: Model, wish: StageWish): Promise<void> {
     // A stage that fails here is compiled, and fails, when it is needed.
-    this.#done = this.#done.then(() => this.#prepare(model, device, plan)).catch(() => {});
+    this.#done = this.#done.then(() => this.#prepare(model, wish)).catch(() => {});
     return this.#done;
   }
 
-  async #prepare(model: Model, device: DeviceProgram, plan: Plan): Promise<void> {
+  async #prepare(model: Model, wish: StageWish): Promise<void> {
     const { engine, store, memoryBytes, spareBytes = () => process.availableMemory() } = this.#options;
     const { translationTarget: target } = engine;
     if (this.#isClosed || target === undefined || model.graph === undefined || spareBytes() < leastSpareBytes) return;
-    const options = compiledOptions(stageOptionsOf(model, device, plan, memoryBytes));
+    const options = wishedOptions(model, wish, memoryBytes);
+    if (options === undefined) return;
     const key = graphsKey(engine, options);
     if ((await store.read(key)) === undefined) {
-      const pieces = await this.#run({ message: model.message, graph: model.graph, device, plan, memoryBytes, target });
+      const pieces = await this.#run({ message: model.message, graph: model.graph, wish, memoryBytes, target });
       if (pieces === undefined) return;
       await store.write(key, pieces);
     }

@@ -46,10 +46,17 @@ export function timesByClass(devices: readonly MeasuredDevice[]): ReadonlyMap<st
 
 /** Equal for devices that nothing is known to tell apart. A device of an unknown processor is a class of its own. */
 function classOf({ name, facts }: MeasuredDevice): string {
-  const { cpuModel, cores, cpuQuotaCores, engine } = facts;
-  return cpuModel === undefined
-    ? `the device ${name}`
-    : JSON.stringify([cpuModel, cores, cpuQuotaCores?.toFixed(3), engine]);
+  return processorOf(facts) ?? `the device ${name}`;
+}
+
+function processorOf({ cpuModel, cores, cpuQuotaCores, engine }: DeviceFacts): string | undefined {
+  return cpuModel === undefined ? undefined : JSON.stringify([cpuModel, cores, cpuQuotaCores?.toFixed(3), engine]);
+}
+
+/** Equal for devices of one class on one machine; undefined for one of an unknown processor. */
+export function likenessOf(facts: DeviceFacts): string | undefined {
+  const processor = processorOf(facts);
+  return processor === undefined ? undefined : `${facts.machine} ${processor}`;
 }
 
 /** Forward and backward of the whole model at the largest size. */

@@ -7,6 +7,8 @@ export interface DeviceFacts {
   readonly memoryMiB: number;
   readonly cores: number;
   readonly engine: string;
+  /** One sentence where the device has a far slower engine than it could: why, and the mend. */
+  readonly engineWarning?: string;
   /** Devices with the same machine share its memory. */
   readonly machine: string;
   readonly cpuModel?: string;
@@ -25,6 +27,7 @@ export const factsSchema: z.ZodType<DeviceFacts> = z.object({
   memoryMiB: z.number().int().positive().max(1e9),
   cores: z.number().int().positive().max(1e5),
   engine: z.string().max(200),
+  engineWarning: z.string().max(600).exactOptional(),
   machine: z.string().max(200),
   cpuModel: z.string().max(200).exactOptional(),
   cpuQuotaCores: z.number().positive().max(1e5).exactOptional(),

@@ -38,7 +38,14 @@ export interface RoundMetrics {
 }
 
 export type RunEvent =
-  | { readonly kind: 'listening'; readonly url: string; readonly joinCode: string; readonly remoteCount: number }
+  | {
+      readonly kind: 'listening';
+      readonly url: string;
+      /** Where the coordinator listens on several networks: on the others. */
+      readonly otherUrls?: readonly string[];
+      readonly joinCode: string;
+      readonly remoteCount: number;
+    }
   | {
       readonly kind: 'joined';
       readonly device: string;
@@ -46,6 +53,7 @@ export type RunEvent =
       /** The memory that plans count on. */
       readonly memoryMiB: number;
       readonly engine: string;
+      readonly engineWarning?: string;
       readonly cpuModel?: string;
       /** Processor time a second that the device's process may take, if it is limited. */
       readonly cpuQuotaCores?: number;
@@ -66,6 +74,8 @@ export type RunEvent =
       readonly killCount: number;
     }
   | { readonly kind: 'left'; readonly device: string; readonly reason: string }
+  /** Neither of two devices can reach the other: what they send each other passes through the coordinator. */
+  | { readonly kind: 'relayed'; readonly between: readonly [string, string] }
   /** A device that has left `departureCount` times is back; it gets no work for `seconds`. */
   | { readonly kind: 'cool-down'; readonly device: string; readonly departureCount: number; readonly seconds: number }
   /** A device has been silent for longer than usual. */

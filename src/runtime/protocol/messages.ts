@@ -16,6 +16,7 @@
 //   measure-link  measure this link again              link-measured
 //   gone          a device left: do not wait for it    lost-peer      a link to a peer ended
 //   reserve       a layout that may come: be ready     reserved       its stage is prepared, as far as possible
+//   call          a peer cannot reach you: call it     (a call, or bytes over the coordinator: host/relay.ts)
 //   end           the run is over                      leaving        this device wants to go
 //                                                      failed         this worker cannot continue
 //
@@ -24,17 +25,12 @@
 
 import { z } from 'zod';
 import type { DeviceTimes, LayerProfile, Plan } from '../../cluster/cluster.ts';
-import { deviceTimesSchema, type Limits, layerSchema, layoutShape } from '../../cluster/schemas.ts';
 import { ProtocolError } from '../../errors.ts';
 import type { Move } from '../../planner/replan/moves.ts';
 import type { Frame } from '../../transport/link.ts';
+import { count, deviceTimes, layerProfiles, milliseconds, moves, name, plan, range, size } from './message-values.ts';
+import { type Thoroughness, thoroughnesses } from './profile-points.ts';
 import { type TrainingSpec, trainingSpecSchema } from './training-spec.ts';
-
-const name = z.string().min(1).max(300);
-const count = z.number().int().min(0).max(1e9);
-const milliseconds = z.number().min(0).max(1e9);
-/** Samples or micro-batches: what a device makes room for. */
-const size = z.number().int().positive().max(1e6);
 
 export interface PeerAddress {
   readonly name: string;
@@ -58,35 +54,8 @@ export function partOf(role: StateRole): StatePart {
   return role === 'optimizer' ? 'optimizer' : 'weights';
 }
 
-/** Messages are limited more strictly than a person's files. */
-const limits: Limits = {
-  text: () => name,
-  whole: (least) => count.min(least),
-  size: () => size,
-  amount: () => z.number().min(0),
-  milliseconds: () => milliseconds,
-};
-
-const plan: z.ZodType<Plan> = z.object({
-  planner: name,
-  ...layoutShape(limits),
-  predicted: z.object({
-    roundMs: z.number(),
-    samplesPerS: z.number(),
-    peakMemoryMiB: z.record(z.string(), z.number()),
-  }),
-});
-
-const range: z.ZodType<readonly [number, number]> = z.tuple([count, count]);
-
-const moves: z.ZodType<readonly Move[]> = z
-  .array(z.object({ layers: range, from: name.nullable(), to: name }))
-  .max(100_000);
-
-const peerAddresses = z.array(z.object({ name, url: z.string().max(300) })).max(2000);
-
-const deviceTimes = deviceTimesSchema(limits);
-const layerProfiles = z.array(layerSchema(limits));
+const peerAddress = z.object({ name, url: z.string().max(300) });
+const peerAddresses = z.array(peerAddress).max(2000);
 
 type Schemas<Messages> = { readonly [Kind in keyof Messages]: z.ZodType<Messages[Kind]> };
 
@@ -111,8 +80,10 @@ const tensorSpecs = z.array(z.object({ name, shape: z.array(count).max(8) })).ma
 export interface ToWorker {
   readonly model: ModelMessage;
   readonly connect: { readonly peers: readonly PeerAddress[] };
-  readonly measure: { readonly peers: readonly string[] };
-  readonly profile: { readonly batchSizes: readonly number[] };
+  /** `isBrief`: each link once; default: until measurements agree. */
+  readonly measure: { readonly peers: readonly string[]; readonly isBrief?: boolean };
+  /** Default: a full profile. */
+  readonly profile: { readonly batchSizes: readonly number[]; readonly thoroughness?: Thoroughness };
   readonly deploy: {
     readonly plan: Plan;
     /** Rounds committed before: the version of the state to begin with. */
@@ -130,6 +101,10 @@ export interface ToWorker {
     readonly learningRate: number;
     /** Send a copy of the state before this round to the stage's backup, once it is committed. */
     readonly replicate: boolean;
+    /** Samples of the round's batch. Absent: it is whole. */
+    readonly sampleCount?: number;
+    /** What sums of losses and gradients are multiplied by (round-batch.ts). Absent: 1. */
+    readonly factor?: number;
   };
   readonly commit: { readonly round: number; readonly gradientScale: number };
   /** `withState` false: statistics only. */
@@ -140,6 +115,11 @@ export interface ToWorker {
   readonly 'measure-link': { readonly peer: string };
   /** A device left before it was linked to all others: nobody need wait for it. */
   readonly gone: { readonly peer: string };
+  /**
+   * A peer cannot reach this device: it is to call the peer, or else to come to it over the coordinator, which knows
+   * the peer's wish by this ticket.
+   */
+  readonly call: { readonly peer: PeerAddress; readonly ticket: string };
   /** A layout that may come; the answer has the same `id`. */
   readonly reserve: { readonly plan: Plan; readonly id: number };
   readonly end: { readonly reason: string };
@@ -156,17 +136,27 @@ const toWorker: Schemas<ToWorker> = {
     peerToken: z.string().min(16).max(200),
   }),
   connect: z.object({ peers: peerAddresses }),
-  measure: z.object({ peers: z.array(name).max(2000) }),
-  profile: z.object({ batchSizes: z.array(size).min(1).max(16) }),
+  measure: z.object({ peers: z.array(name).max(2000), isBrief: z.boolean().exactOptional() }),
+  profile: z.object({
+    batchSizes: z.array(size).min(1).max(16),
+    thoroughness: z.enum(thoroughnesses).exactOptional(),
+  }),
   deploy: z.object({ plan, round: count, moves, stateCount: count, peers: peerAddresses }),
   state,
-  round: z.object({ round: count, learningRate: z.number().min(0), replicate: z.boolean() }),
+  round: z.object({
+    round: count,
+    learningRate: z.number().min(0),
+    replicate: z.boolean(),
+    sampleCount: size.exactOptional(),
+    factor: z.number().min(0).exactOptional(),
+  }),
   commit: z.object({ round: count, gradientScale: z.number().min(0) }),
   snapshot: z.object({ round: count, withState: z.boolean() }),
   release: z.object({ before: count }),
   probe: z.object({}),
   'measure-link': z.object({ peer: name }),
   gone: z.object({ peer: name }),
+  call: z.object({ peer: peerAddress, ticket: z.string().min(16).max(64) }),
   reserve: z.object({ plan, id: count }),
   end: z.object({ reason: z.string().max(1000) }),
 };

@@ -1,8 +1,23 @@
-// Which batch sizes to measure a layer at.
+// How a run asks its devices to measure a model.
 
-/** At most four points: 1, the largest share, and two between them in geometric steps. `fixedBatch`: only that one. */
-export function profilePoints(largest: number, fixedBatch: number | undefined): readonly number[] {
+/**
+ * `full`: stages at four batch sizes, a minute or more for a large model. `quick`: seconds, at two batch sizes; rounds
+ * correct what is off (knowledge/estimator.ts).
+ */
+export const thoroughnesses = ['quick', 'full'] as const;
+
+export type Thoroughness = (typeof thoroughnesses)[number];
+
+/**
+ * The batch sizes at which layers are measured, ascending: 1 and the largest share, and in a full profile two between
+ * them in geometric steps. `fixedBatch`: only that one.
+ */
+export function profilePoints(
+  largest: number,
+  fixedBatch: number | undefined,
+  thoroughness: Thoroughness = 'full',
+): readonly number[] {
   if (fixedBatch !== undefined) return [fixedBatch];
-  const points = [0, 1, 2, 3].map((index) => Math.max(1, Math.round(largest ** (index / 3))));
-  return [...new Set(points)].sort((a, b) => a - b);
+  const exponents = thoroughness === 'quick' ? [0, 1] : [0, 1 / 3, 2 / 3, 1];
+  return [...new Set(exponents.map((exponent) => Math.max(1, Math.round(largest ** exponent))))];
 }

@@ -2,6 +2,7 @@
 // wherever they are read.
 
 import { z } from 'zod';
+import { type LossKind, lossKinds } from '../../training/losses.ts';
 
 /** Settings of the optimizer; each kind reads its own. */
 export interface OptimizerSpec {
@@ -18,7 +19,11 @@ export interface OptimizerSpec {
 export interface TrainingSpec {
   /** Samples of a round: gradients are those of the mean over them. */
   readonly batchSize: number;
-  readonly loss: 'cross-entropy' | 'mse';
+  /** Samples of a smaller round at an epoch's end, for which devices get ready. Absent: the run comes to none. */
+  readonly restSize?: number;
+  readonly loss: LossKind;
+  /** True if some labels are left out (`LossOptions.ignoresNegative`). Absent: all count. */
+  readonly ignoresNegative?: boolean;
   readonly optimizer: OptimizerSpec;
   /** Largest global gradient norm; null: no clipping. */
   readonly clipNorm: number | null;
@@ -39,7 +44,9 @@ const fraction = z.number().min(0).max(1);
 
 export const trainingSpecSchema: z.ZodType<TrainingSpec> = z.object({
   batchSize: z.number().int().positive(),
-  loss: z.enum(['cross-entropy', 'mse']),
+  restSize: z.number().int().positive().exactOptional(),
+  loss: z.enum(lossKinds),
+  ignoresNegative: z.boolean().exactOptional(),
   optimizer: z.object({
     kind: z.enum(['sgd', 'adam', 'adamw']),
     momentum: fraction,

@@ -4,25 +4,27 @@ import { defined } from '../../assert.ts';
 import type { Engine, Executable } from '../../engine/engine.ts';
 import type { Graph } from '../../graph/graph.ts';
 import { type LayerSequence, layers } from '../../graph/layers.ts';
-import { withLogits } from '../../graph/logits.ts';
 import { inferenceMode } from '../../graph/onnx/modes.ts';
-import { scalar } from '../../graph/tensor.ts';
-import { type Dataset, gather, gatherField } from '../../training/data/dataset.ts';
+import { elementCount, scalar, type Tensor } from '../../graph/tensor.ts';
+import { countedLabels, type Dataset, gather, gatherField } from '../../training/data/dataset.ts';
+import { countsCorrect, type LossKind } from '../../training/losses.ts';
 import { design } from '../device/designers.ts';
 import { ownCopy, sliceSamples } from '../device/samples.ts';
-import { bindToModel, labelCut, sizedByData } from './subject.ts';
+import { type BindTask, bindToModel, labelCut, sizedByData } from './subject.ts';
+import { outputOf } from './trained-output.ts';
 
-export interface EvaluateOptions {
-  readonly loss: 'cross-entropy' | 'mse';
+export interface EvaluateOptions extends BindTask {
+  /** The output that the loss takes. Default: the first. */
+  readonly output?: string;
   readonly engine: 'onnxruntime' | 'reference';
   readonly threads: number;
 }
 
 /** What a test found. */
 export interface Evaluation {
-  /** Fraction of right predictions (cross-entropy); null for other losses. */
+  /** Fraction of right predictions, of labels that count; null if the loss knows none. */
   readonly accuracy: number | null;
-  /** Mean over the samples. */
+  /** Mean over the samples; over the labels that count, where some do not. */
   readonly loss: number;
   readonly sampleCount: number;
 }
@@ -47,8 +49,8 @@ export async function evaluateOn(
   options: EvaluateOptions,
 ): Promise<Evaluation> {
   const graph = sizedByData(inferenceMode(model), dataset);
-  const sequence = layers(options.loss === 'cross-entropy' ? withLogits(graph).graph : graph);
-  const data = bindToModel(dataset, sequence, options.loss);
+  const sequence = layers(outputOf(graph, options.loss, options.output).graph);
+  const data = bindToModel(dataset, sequence, options);
   const engine = await createEngine({ engine: options.engine, threadCount: options.threads });
   try {
     return await run(engine, sequence, data, options.loss);
@@ -57,15 +59,9 @@ export async function evaluateOn(
   }
 }
 
-async function run(
-  engine: Engine,
-  sequence: LayerSequence,
-  data: Dataset,
-  loss: EvaluateOptions['loss'],
-): Promise<Evaluation> {
+async function run(engine: Engine, sequence: LayerSequence, data: Dataset, loss: LossKind): Promise<Evaluation> {
   const size = sequence.fixedBatch ?? Math.min(batchSize, data.sampleCount);
-  let lossSum = 0;
-  let correctCount = 0;
+  let [lossSum, correctCount, weight] = [0, 0, 0];
   let compiled: Compiled | undefined;
   for (let first = 0; first < data.sampleCount; first += size) {
     const count = Math.min(size, data.sampleCount - first);
@@ -73,13 +69,19 @@ async function run(
       compiled?.release();
       compiled = await compile(engine, sequence, data, loss, count);
     }
-    const [batchLoss, batchCorrect] = await runBatch(engine, compiled, data, first);
+    const labels = gatherField(
+      data,
+      data.labels,
+      Uint32Array.from({ length: count }, (_, index) => first + index),
+    );
+    weight += data.labels.ignored === undefined ? count : countedLabels(labels) / elementCount(labels.shape.slice(1));
+    const [batchLoss, batchCorrect] = await runBatch(engine, compiled, data, { first, labels });
     lossSum += batchLoss;
     correctCount += batchCorrect;
   }
   return {
-    accuracy: loss === 'cross-entropy' ? correctCount / data.sampleCount : null,
-    loss: lossSum / data.sampleCount,
+    accuracy: countsCorrect(loss) ? correctCount / weight : null,
+    loss: lossSum / weight,
     sampleCount: data.sampleCount,
   };
 }
@@ -98,7 +100,7 @@ async function compile(
   engine: Engine,
   sequence: LayerSequence,
   data: Dataset,
-  loss: EvaluateOptions['loss'],
+  loss: LossKind,
   count: number,
 ): Promise<Compiled> {
   const forwardCount = sequence.fixedBatch ?? count;
@@ -107,7 +109,7 @@ async function compile(
     sequence,
     layers: [0, sequence.layers.length],
     sampleCount: forwardCount,
-    test: { loss, label: labelCut(data), sampleCount: count },
+    test: { loss, label: labelCut(data), ignoresNegative: data.labels.ignored !== undefined, sampleCount: count },
   });
   const forward = await engine.compile(defined(graphs.forward, 'the forward pass'));
   const lossOf = await engine.compile(defined(graphs.loss, 'the loss'));
@@ -122,17 +124,12 @@ async function runBatch(
   engine: Engine,
   { count, forwardCount, forward, loss }: Compiled,
   data: Dataset,
-  first: number,
+  { first, labels }: { readonly first: number; readonly labels: Tensor },
 ): Promise<readonly [number, number]> {
   // The last sample fills up a batch of fixed size.
   const { inputs } = gather(
     data,
     Uint32Array.from({ length: forwardCount }, (_, index) => first + Math.min(index, count - 1)),
-  );
-  const labels = gatherField(
-    data,
-    data.labels,
-    Uint32Array.from({ length: count }, (_, index) => first + index),
   );
   const feeds = Object.fromEntries(
     data.inputs.map((field, index) => [field.name, engine.upload(defined(inputs[index], field.name))]),

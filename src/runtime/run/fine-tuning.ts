@@ -1,18 +1,24 @@
-// What of a model a run trains: the parameters that stay as they are (--freeze, --freeze-all-but), and the layers that
-// follow from that.
+// What of a model a run trains: the parameters that stay as they are (--freeze, --freeze-all-but), the tensors that are
+// parameters although nothing says so (--train), and the layers that follow from that.
 
 import type { Plan } from '../../cluster/cluster.ts';
 import { InputError } from '../../errors.ts';
 import { freezeBatchNormalization } from '../../graph/freeze.ts';
 import type { Graph, RunningVariance } from '../../graph/graph.ts';
 import { forwardOnlyCount, type LayerSequence, layers } from '../../graph/layers.ts';
-import { withLogits } from '../../graph/logits.ts';
+import type { WeightChoice } from '../../graph/onnx/parameters.ts';
+import type { LossKind } from '../../training/losses.ts';
+import { outputOf } from './trained-output.ts';
 
 /** The settings that decide what is trained. */
 export interface FineTuning {
-  readonly loss: 'cross-entropy' | 'mse';
+  readonly loss: LossKind;
+  /** The output that the loss takes. Default: the first. */
+  readonly output?: string;
   readonly freeze: readonly string[];
   readonly freezeAllBut: readonly string[];
+  /** Default: none. */
+  readonly train?: readonly string[];
   /** Default: as the model's producer has it. */
   readonly runningVariance?: RunningVariance;
 }
@@ -28,17 +34,19 @@ export interface TrainedLayers {
 
 /**
  * The layers of a model in training mode, with what is frozen: batch normalization of frozen layers stays in inference
- * mode, and a Softmax at the end is left to the loss. Throws InputError for a pattern that matches nothing, and where
- * nothing is left to train.
+ * mode, and what squashes the output is left to the loss. `choices` are those of the file's tensors (ImportedModel):
+ * they say what --train may name, and a note lists the guesses among them. Throws InputError for a pattern that matches
+ * nothing, and where nothing is left to train.
  */
 export function trainedLayers(
-  graph: Graph,
-  { loss, freeze, freezeAllBut, runningVariance = graph.runningVariance }: FineTuning,
+  model: Graph,
+  { loss, output, freeze, freezeAllBut, train = [], runningVariance = model.runningVariance }: FineTuning,
+  choices: readonly WeightChoice[] = [],
 ): TrainedLayers {
-  const notes: string[] = [];
-  const { graph: open, softmax } = loss === 'cross-entropy' ? withLogits(graph) : { graph, softmax: undefined };
-  if (softmax !== undefined)
-    notes.push('The model ends in a Softmax: the loss takes the logits before it, and the trained model keeps it.');
+  const graph = withMoreParameters(model, choices, train);
+  const guesses = guessesNote(choices, { freeze, freezeAllBut, train });
+  const { graph: open, notes: ofOutput } = outputOf(graph, loss, output);
+  const notes = [...(guesses === undefined ? [] : [guesses]), ...ofOutput];
   const frozen = frozenNames(open.parameters, { freeze, freezeAllBut });
   const trained = runningVariance === undefined ? open : { ...open, runningVariance };
   const sequence = layers(freezeBatchNormalization(trained, frozen), { frozen });
@@ -52,6 +60,44 @@ export function trainedLayers(
         'and keep nothing.',
     );
   return { sequence, frozen: used, notes };
+}
+
+/** The graph in which the tensors that match a pattern of --train are parameters, too, in the file's order. */
+function withMoreParameters(graph: Graph, choices: readonly WeightChoice[], train: readonly string[]): Graph {
+  if (train.length === 0) return graph;
+  const buffers = new Set(graph.buffers);
+  const mayBe = new Set([...graph.parameters, ...choices.map(({ name }) => name)]);
+  const names = [...graph.initializers.keys()].filter((name) => mayBe.has(name) && !buffers.has(name));
+  const added = matching(names, train, '--train');
+  const parameters = new Set([...graph.parameters, ...added]);
+  return { ...graph, parameters: names.filter((name) => parameters.has(name)) };
+}
+
+/** How many tensors the note lists. */
+const listedCount = 12;
+
+/** What the file does not say and no pattern decides, or undefined if there is nothing. */
+function guessesNote(
+  choices: readonly WeightChoice[],
+  { freeze, freezeAllBut, train }: Required<Pick<FineTuning, 'freeze' | 'freezeAllBut' | 'train'>>,
+): string | undefined {
+  if (freezeAllBut.length > 0) return undefined;
+  const decided = [...freeze, ...train].map(patternExpression);
+  const guesses = choices.filter(({ name, isSure }) => !isSure && !decided.some((pattern) => pattern.test(name)));
+  if (guesses.length === 0) return undefined;
+  const rows = guesses
+    .slice(0, listedCount)
+    .map(
+      ({ name, shape, isTrained, why }) =>
+        `${isTrained ? 'trained' : 'fixed  '}  ${name} [${shape.join(', ')}]: ${why}`,
+    );
+  const rest =
+    guesses.length > listedCount ? [`and ${guesses.length - listedCount} more: asteroid inspect lists all`] : [];
+  return [
+    'The file does not say whether these tensors are parameters; --freeze and --train decide otherwise:',
+    ...rows,
+    ...rest,
+  ].join('\n');
 }
 
 /** The plan, knowing which of the model's layers only run forward. */
@@ -87,18 +133,23 @@ export function frozenNames(
 function matching(parameters: readonly string[], patterns: readonly string[], flag: string): Set<string> {
   const found = new Set<string>();
   for (const pattern of patterns) {
-    const expression = new RegExp(`^${pattern.replace(/[.+?^${}()|[\]\\]/g, '\\$&').replace(/\*/g, '.*')}$`);
+    const expression = patternExpression(pattern);
     const matches = parameters.filter((name) => expression.test(name));
     if (matches.length === 0) {
       const close = closest(pattern, parameters).join(', ');
       throw new InputError(
-        `${flag} ${pattern} matches no parameter: ` +
+        `${flag} ${pattern} matches no ${flag === '--train' ? 'float tensor' : 'parameter'}: ` +
           `${parameters.length > shownCount ? 'the closest of the model’s names are' : 'the model has'} ${close}.`,
       );
     }
     for (const name of matches) found.add(name);
   }
   return found;
+}
+
+/** `*` stands for any text. */
+function patternExpression(pattern: string): RegExp {
+  return new RegExp(`^${pattern.replace(/[.+?^${}()|[\]\\]/g, '\\$&').replace(/\*/g, '.*')}$`);
 }
 
 /** How many names an error lists. */

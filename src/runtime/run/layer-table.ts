@@ -42,6 +42,7 @@ export function layerTable(model: string, sequence: LayerSequence): ModelTable {
     model,
     inputBytes: cutBytes(sequence.inputs),
     labelBytes,
+    ...(sequence.fixedBatch === undefined ? {} : { fixedBatch: sequence.fixedBatch }),
     layers: sequence.layers.map((layer, index) => ({
       name: layer.name,
       outputBytes: cutBytes(layer.outputs),

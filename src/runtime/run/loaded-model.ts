@@ -1,6 +1,7 @@
 // A model as a run needs it: ready to train, and on its way out as ONNX again.
 
 import type { Graph } from '../../graph/graph.ts';
+import type { WeightChoice } from '../../graph/onnx/parameters.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 
 /** A loaded model. */
@@ -10,6 +11,8 @@ export interface LoadedModel {
   readonly graph: Graph;
   /** What the user should know of how the file was read, one sentence each. */
   readonly notes: readonly string[];
+  /** Why the file's float tensors are parameters or not; absent for built-in models, which say so themselves. */
+  readonly choices?: readonly WeightChoice[];
   /** The ONNX model with these parameters and buffers, for inference: the user's own file but for the weights. */
   write(trained: ReadonlyMap<string, Tensor>): Uint8Array;
 }

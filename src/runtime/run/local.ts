@@ -6,20 +6,23 @@ import type { Clock } from '../../clock.ts';
 import type { Plan } from '../../cluster/cluster.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { RunError } from '../../errors.ts';
-import { program } from '../../schedule/generate.ts';
+import { layoutOf, program } from '../../schedule/generate.ts';
 import { DataFeed } from '../coordinator/data-feed.ts';
 import type { MachineConfig } from '../coordinator/machine-types.ts';
 import type { CoordinatorEnd, RunHooks } from '../coordinator/options.ts';
-import { isBoundary, notFinite } from '../coordinator/rounds.ts';
+import { isBoundary } from '../coordinator/rounds.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
 import { createStage } from '../device/create-stage.ts';
 import { Mailbox } from '../device/mailbox.ts';
 import { feedName } from '../device/pieces.ts';
-import { isTraced, runRound } from '../device/round.ts';
+import { partOf } from '../device/rest-stage.ts';
+import { runRound } from '../device/round.ts';
 import { ownCopy } from '../device/samples.ts';
 import type { StagePort } from '../device/stage.ts';
 import { stageOptionsOf } from '../device/stage-options.ts';
 import { Failure } from '../protocol/failure.ts';
+import { NotFinite, notFinite } from '../protocol/not-finite.ts';
+import { batchAt, scaleOf } from '../protocol/round-batch.ts';
 import type { RunState } from '../protocol/run-state.ts';
 import type { RunSubject } from '../protocol/run-subject.ts';
 
@@ -55,28 +58,38 @@ export async function trainHere(
     send: async (_device, frame) => mailbox.put({ ...frame, from: feedName }, frame),
     onError: (error) => failure.fail(error),
   });
-  feed.begin(whole);
+  feed.begin(whole, (sampleCount) => program(layoutOf(plan, sampleCount)));
   feed.feed(config.firstRound, 0);
+  let checkpointRound = config.firstRound;
   const isClipped = subject.training.clipNorm !== null;
   for (let round = config.firstRound; round < config.endRound; round++) {
     const update = { learningRate: config.learningRate(round), step: round + 1 };
-    const planned = isClipped ? undefined : { ...update, gradientScale: 1 };
-    const running = runRound(device, stage, round, {
+    const batch = batchAt(config, round);
+    const planned = isClipped ? undefined : { ...update, gradientScale: batch.factor };
+    const part = await partOf({ program: device, stage }, plan, batch.sampleCount);
+    const running = runRound(part.program, part.stage, round, {
       clock,
       send: () => Promise.reject(new RunError('A single device has nobody to send to.')),
       receive: (key) => mailbox.take(key),
       failure,
       updates: { planned, due: async () => planned },
+      isUntraced: part.stage !== stage,
     });
     if (round + 1 < config.endRound) feed.feed(round + 1, 0);
     const { result, times } = await (await running).outcome;
-    if (isTraced(round)) hooks.observe({ kind: 'trace', device: device.device, round, times });
-    if (!result.finite) throw new RunError(`Training ended: ${notFinite(round)}.`);
-    if (isClipped) stage.update({ ...update, gradientScale: config.gradientScale(result.squaredNorm) });
+    if (times.length > 0) hooks.observe({ kind: 'trace', device: device.device, round, times });
+    if (!result.finite) {
+      if (round > checkpointRound) await hooks.onCheckpoint(round, await stateOf(stage, round));
+      throw new NotFinite(round, `Training ended: ${notFinite(round)}.`);
+    }
+    if (isClipped) stage.update({ ...update, gradientScale: scaleOf(batch, result.squaredNorm, config.gradientScale) });
     stage.dropVersion(round);
-    const loss = result.lossSum / config.batchSize;
+    const loss = (result.lossSum / config.batchSize) * batch.factor;
     hooks.onCommitted(round, loss, result.correctCount, update.learningRate, { [device.device]: result });
-    if (signal.aborted || isBoundary(config, round + 1)) await hooks.onCheckpoint(round + 1, await stateOf(stage));
+    if (signal.aborted || isBoundary(config, round + 1)) {
+      checkpointRound = round + 1;
+      await hooks.onCheckpoint(checkpointRound, await stateOf(stage));
+    }
     if (signal.aborted) return { round: round + 1, stopped: round + 1 < config.endRound };
   }
   return { round: config.endRound, stopped: false };
@@ -88,8 +101,10 @@ function load(stage: StagePort, state: RunState): void {
     for (const [name, value] of state[role]) stage.load({ role, name, value: ownCopy(value) });
 }
 
-async function stateOf(stage: StagePort): Promise<RunState> {
+/** The live state, or the one after `round` rounds. */
+async function stateOf(stage: StagePort, round?: number): Promise<RunState> {
   const state = { parameter: new Map(), buffer: new Map(), optimizer: new Map() };
-  for await (const entry of stage.state()) state[entry.role].set(entry.name, entry.value);
+  for await (const entry of stage.state(round === undefined ? {} : { round }))
+    state[entry.role].set(entry.name, entry.value);
   return state;
 }

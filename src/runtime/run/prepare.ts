@@ -21,9 +21,11 @@ import { learningRate, parseSchedule } from '../../training/schedules.ts';
 import type { MachineConfig } from '../coordinator/machine-types.ts';
 import { differentiableNames } from '../device/stage-graphs.ts';
 import { profilePoints } from '../protocol/profile-points.ts';
+import type { RoundBatches } from '../protocol/round-batch.ts';
 import type { RunState } from '../protocol/run-state.ts';
 import type { RunSubject } from '../protocol/run-subject.ts';
 import type { TrainingSpec } from '../protocol/training-spec.ts';
+import { batchesOf, batchOrder, comingRestSize, leftOut } from './batches.ts';
 import { trainedLayers } from './fine-tuning.ts';
 import type { LoadedModel } from './loaded-model.ts';
 import { autoSchedule, type TrainSettings } from './settings.ts';
@@ -55,28 +57,25 @@ export interface PreparedRun extends SessionInput {
 }
 
 /** Throws InputError for an address or certificate files that a coordinator on this machine cannot use. */
-export type HostCheck = (settings: Pick<TrainSettings, 'host' | 'tlsCert' | 'tlsKey'>) => void;
+export type HostCheck = (settings: Pick<TrainSettings, 'host' | 'advertise' | 'tlsCert' | 'tlsKey'>) => void;
 
 /** Fits settings, model, data and the host's addresses together. Throws InputError where they do not fit. */
 export function prepareRunOn(checkHost: HostCheck, input: SessionInput): PreparedRun {
   const { settings, model, checkpoint, test } = input;
-  const { sequence, frozen, notes } = trainedLayers(sizedByData(model.graph, input.train), settings);
-  const dataset = bindToModel(input.train, sequence, settings.loss);
-  if (test !== undefined) bindToModel(test, sequence, settings.loss);
-  const order = {
-    sampleCount: dataset.sampleCount,
-    batchSize: settings.batch,
-    seed: settings.seed,
-    shuffle: settings.shuffle,
-  };
-  const training = trainingSpec(settings, frozen, sequence);
+  const { sequence, frozen, notes } = trainedLayers(sizedByData(model.graph, input.train), settings, model.choices);
+  const dataset = bindToModel(input.train, sequence, settings);
+  if (test !== undefined) bindToModel(test, sequence, settings);
+  const order = batchOrder(dataset, settings, sequence);
+  const hasIgnored = dataset.labels.ignored !== undefined;
+  const training = trainingSpec(settings, sequence, { frozen, hasIgnored, restSize: comingRestSize(order, settings) });
   const state = checkpoint === undefined ? initialRunState(sequence) : resumedState(sequence, checkpoint);
   const subject = { modelName: model.name, sequence, training, label: labelCut(dataset), state };
-  const machine = machineConfig(input, order, subject);
+  const machine = machineConfig(input, { order, subject, batchAt: batchesOf(dataset, order) });
   checkFixedBatch(sequence, settings);
   checkTrainable(subject, settings);
   checkDistribution(input, sequence, checkHost);
-  return { ...input, subject, dataset, order, machine, notes: [...model.notes, ...notes] };
+  const left = leftOut(order, settings, sequence);
+  return { ...input, subject, dataset, order, machine, notes: [...model.notes, ...notes, ...left] };
 }
 
 /** Tests of a run that does not say how often: after every epoch, or every few. */
@@ -84,9 +83,9 @@ const maxTestCount = 20;
 
 function machineConfig(
   { settings, checkpoint, plan, test, isUnwritten = false }: SessionInput,
-  order: BatchOrder,
-  { sequence, training }: RunSubject,
+  { order, subject, batchAt }: Pick<PreparedRun, 'order' | 'subject'> & Pick<Required<RoundBatches>, 'batchAt'>,
 ): MachineConfig {
+  const { sequence, training } = subject;
   const perEpoch = roundsPerEpoch(order);
   const endRound = settings.steps ?? (settings.epochs ?? 1) * perEpoch;
   const firstRound = checkpoint?.round ?? 0;
@@ -104,7 +103,13 @@ function machineConfig(
     checkpointEvery: settings.checkpointEvery ?? Math.min(perEpoch, 500),
     ...(evaluateEvery > 0 ? { evaluateEvery } : {}),
     batchSize: settings.batch,
-    batchSizesToProfile: profilePoints(settings.microBatch ?? Math.min(settings.batch, 64), sequence.fixedBatch),
+    batchAt,
+    batchSizesToProfile: profilePoints(
+      settings.microBatch ?? Math.min(settings.batch, 64),
+      sequence.fixedBatch,
+      settings.profile,
+    ),
+    thoroughness: settings.profile,
     layerBytes: sequence.layers.map((layer) => parameterBytes(sequence, layer) + bufferBytes(sequence, layer)),
     planGiven: plan !== undefined,
     waitForDevices: settings.remote > 0,
@@ -128,11 +133,21 @@ function grainOf({ grain, microBatch = 1 }: TrainSettings, sequence: LayerSequen
   return found;
 }
 
-function trainingSpec(settings: TrainSettings, frozen: readonly string[], sequence: LayerSequence): TrainingSpec {
+function trainingSpec(
+  settings: TrainSettings,
+  sequence: LayerSequence,
+  {
+    frozen,
+    hasIgnored,
+    restSize,
+  }: { readonly frozen: readonly string[]; readonly hasIgnored: boolean; readonly restSize: number },
+): TrainingSpec {
   const { optimizer: kind, momentum, nesterov, weightDecay, beta1, beta2, epsilon } = settings;
   return {
     batchSize: settings.batch,
+    ...(restSize > 0 ? { restSize } : {}),
     loss: settings.loss,
+    ...(hasIgnored ? { ignoresNegative: true } : {}),
     optimizer: { kind, momentum, nesterov, weightDecay, beta1, beta2, epsilon },
     clipNorm: settings.clipNorm ?? null,
     seed: settings.seed,
@@ -199,7 +214,8 @@ function checkTrainable({ sequence, training, label }: RunSubject, { batch, micr
     outputs: [logits.name],
   });
   const labels = { type: label.type, shape: [sampleCount, ...(label.shape.slice(1) as number[])] };
-  lossGraph(training.loss, { type: logits.type, shape: logits.shape as number[] }, labels);
+  const { loss, ignoresNegative = false } = training;
+  lossGraph(loss, { type: logits.type, shape: logits.shape as number[] }, labels, { ignoresNegative });
 }
 
 /** Planner, schedule, addresses, and a given plan. */

@@ -12,6 +12,7 @@ import { program } from '../../schedule/generate.ts';
 import { withLinks } from '../knowledge/link-watch.ts';
 import type { PlanWish } from '../knowledge/planning-options.ts';
 import type { LinkChange, Observer, RunEvent } from '../protocol/events.ts';
+import type { Thoroughness } from '../protocol/profile-points.ts';
 import { optimizerStateCount } from '../protocol/training-spec.ts';
 import { choosePlanSteps } from './choose-plan.ts';
 import { withForwardOnly } from './fine-tuning.ts';
@@ -22,8 +23,8 @@ import { autoSchedule } from './settings.ts';
 /** A search that is not over by then gives the best that it has found. */
 const longestPlanningMs = 45_000;
 
-/** The limit before the first round, for which all devices wait. */
-const firstPlanningMs = 15_000;
+/** The limits before the first round, for which all devices wait, by how thoroughly they have measured. */
+const firstPlanningMs: Readonly<Record<Thoroughness, number>> = { quick: 5_000, full: 15_000 };
 
 /** The limit while devices wait in the middle of a run. The plan may be improved at leisure. */
 const urgentPlanningMs = 5_000;
@@ -54,7 +55,11 @@ export class RunPlanner {
     const cluster = this.#given(measured);
     const { clock } = this.#environment;
     const startMs = clock.now();
-    const plan = await runInSlices(this.#planSteps(profile, cluster, firstPlanningMs), clock, isOver);
+    const plan = await runInSlices(
+      this.#planSteps(profile, cluster, firstPlanningMs[this.#prepared.settings.profile]),
+      clock,
+      isOver,
+    );
     return plan && this.used(plan, clock.now() - startMs);
   }
 

@@ -12,11 +12,15 @@ import { saveCheckpoint } from '../../storage/checkpoints.ts';
 import type { RunFolder } from '../../storage/run-folder.ts';
 import { gather } from '../../training/data/dataset.ts';
 import { batchIndices, epochOf, roundsPerEpoch } from '../../training/data/order.ts';
+import { countsCorrect } from '../../training/losses.ts';
 import type { CoordinatorEnd, CoordinatorOptions, RunHooks } from '../coordinator/options.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
 import type { Observer, RunEvent } from '../protocol/events.ts';
+import { NotFinite } from '../protocol/not-finite.ts';
+import { batchAt } from '../protocol/round-batch.ts';
 import type { RunState } from '../protocol/run-state.ts';
 import { type EngineFactory, type Evaluation, evaluateOn } from './evaluate.ts';
+import { explainNotFinite } from './first-not-finite.ts';
 import { trainHere } from './local.ts';
 import { localPlan } from './local-plan.ts';
 import type { PreparedRun } from './prepare.ts';
@@ -35,6 +39,8 @@ export interface SessionEnvironment {
 export interface ClusterOptions {
   readonly host: string;
   readonly port: number;
+  /** ADDRESS[:PORT] that workers dial, if it is not where the coordinator listens. */
+  readonly advertise?: string;
   /** Plain links beyond this machine. */
   readonly insecure: boolean;
   /** Files of an own certificate and key. */
@@ -100,6 +106,8 @@ class TrainingSession {
   readonly #losses: number[] = [];
   #plan: Plan | undefined;
   #state: RunState;
+  /** The rounds that `#state` has seen. */
+  #stateRound: number;
   /** Since the first layout stands; later ones go on. */
   #isTraining = false;
   #lastCommitMs = 0;
@@ -114,6 +122,7 @@ class TrainingSession {
     this.#folder = folder;
     this.#sequence = run.subject.sequence;
     this.#state = run.subject.state;
+    this.#stateRound = run.machine.firstRound;
   }
 
   async run(): Promise<SessionResult> {
@@ -151,7 +160,28 @@ class TrainingSession {
         this.#committed(round, loss, correctCount, rate, results),
       onCheckpoint: (round, state) => this.#checkpoint(round, state),
     };
-    return this.#prepared.machine.workerCount === 0 ? this.#trainHere(hooks) : this.#trainOverWorkers(hooks);
+    const training = this.#prepared.machine.workerCount === 0 ? this.#trainHere(hooks) : this.#trainOverWorkers(hooks);
+    return training.catch(async (error: unknown) => {
+      throw error instanceof NotFinite ? await this.#explained(error) : error;
+    });
+  }
+
+  /** The error with the layer where numbers left the finite ones. */
+  async #explained(error: NotFinite): Promise<RunError> {
+    const { settings, subject, dataset, order } = this.#prepared;
+    if (this.#stateRound !== error.round || this.#environment.signal.aborted) return error;
+    const engine = await this.#host.createEngine({ engine: settings.engine, threadCount: settings.threads });
+    try {
+      const why = await explainNotFinite(engine, subject, {
+        round: error.round,
+        batch: gather(dataset, batchIndices(order, error.round)),
+        microBatchSize: this.#plan?.microBatchSize ?? settings.batch,
+        state: this.#state,
+      });
+      return error.explained(why);
+    } finally {
+      await engine.close();
+    }
   }
 
   async #trainHere(hooks: RunHooks): Promise<CoordinatorEnd> {
@@ -161,6 +191,7 @@ class TrainingSession {
     const plan = localPlan(this.#sequence.layers.length, settings.batch, microBatch);
     this.#plan = plan;
     const engine = await this.#host.createEngine({ engine: settings.engine, threadCount: settings.threads });
+    if (engine.warning !== undefined) this.#observe({ kind: 'warning', message: engine.warning });
     try {
       return await trainHere(this.#prepared.subject, hooks, this.#prepared.machine, plan, {
         engine,
@@ -198,6 +229,7 @@ class TrainingSession {
       {
         host: settings.host,
         port: settings.port,
+        ...(settings.advertise === undefined ? {} : { advertise: settings.advertise }),
         insecure: settings.insecure,
         ...(settings.tlsCert === undefined ? {} : { tlsCert: settings.tlsCert }),
         ...(settings.tlsKey === undefined ? {} : { tlsKey: settings.tlsKey }),
@@ -241,14 +273,14 @@ class TrainingSession {
     this.#lastCommitMs = nowMs;
     this.#losses.push(loss);
     const { order, machine, settings } = this.#prepared;
-    const { batch } = settings;
+    const { sampleCount, factor } = batchAt(machine, round);
     const metrics = {
       round,
       epoch: epochOf(order, round),
       loss,
-      samplesPerS: batch / seconds,
+      samplesPerS: sampleCount / seconds,
       lr: rate,
-      accuracy: settings.loss === 'cross-entropy' ? correctCount / batch : null,
+      accuracy: countsCorrect(settings.loss) ? (correctCount / settings.batch) * factor : null,
     };
     const busyFraction = Object.fromEntries(
       Object.entries(results).map(([device, { busyMs }]) => [device, Math.min(1, busyMs / (seconds * 1000))]),
@@ -268,7 +300,7 @@ class TrainingSession {
   }
 
   async #checkpoint(round: number, state: RunState): Promise<boolean> {
-    this.#state = state;
+    [this.#state, this.#stateRound] = [state, round];
     const isSafe = await this.#save(round, state);
     const { evaluateEvery, endRound } = this.#prepared.machine;
     const isTested =
@@ -318,11 +350,7 @@ class TrainingSession {
     const { test, settings } = this.#prepared;
     if (test === undefined) return undefined;
     const startMs = this.#environment.clock.now();
-    const evaluation = await evaluateOn(this.#host.createEngine, importModel(bytes).graph, test, {
-      loss: settings.loss,
-      engine: settings.engine,
-      threads: settings.threads,
-    });
+    const evaluation = await evaluateOn(this.#host.createEngine, importModel(bytes).graph, test, settings);
     this.#evaluationMs += this.#environment.clock.now() - startMs;
     this.#observe({ kind: 'evaluated', round, ...evaluation });
     return evaluation;

@@ -3,6 +3,8 @@
 
 import type { RunningVariance } from '../../graph/graph.ts';
 import type { CompressMode } from '../../planner/compress.ts';
+import type { LossKind } from '../../training/losses.ts';
+import type { Thoroughness } from '../protocol/profile-points.ts';
 
 /** Leaves the schedule to the planner. */
 export const autoSchedule = 'auto';
@@ -10,6 +12,8 @@ export const autoSchedule = 'auto';
 /** All settings with their effective values. Absent ones have no default. */
 export interface TrainSettings {
   readonly model: string;
+  /** Sizes of inputs that the model leaves open, as `x=N,3,224,224`. */
+  readonly inputShape: readonly string[];
   /** Gives the model a new classifier head with this many classes. */
   readonly headClasses?: number;
   readonly data: string;
@@ -17,6 +21,8 @@ export interface TrainSettings {
   /** Updates between tests; 0: only at the end. Absent: one epoch, or more epochs for at most 20 tests. */
   readonly evalEvery?: number;
   readonly batch: number;
+  /** The samples that do not fill a last batch of an epoch are left out of it. */
+  readonly dropLast: boolean;
   readonly microBatch?: number;
   readonly epochs?: number;
   readonly steps?: number;
@@ -30,9 +36,19 @@ export interface TrainSettings {
   readonly beta2: number;
   readonly epsilon: number;
   readonly clipNorm?: number;
-  readonly loss: 'cross-entropy' | 'mse';
+  readonly loss: LossKind;
+  /** The model's output that the loss takes. Absent: its first. */
+  readonly output?: string;
+  /** A label that is left out of loss, accuracy and gradient, besides −100. */
+  readonly ignoreLabel?: number;
   readonly freeze: readonly string[];
   readonly freezeAllBut: readonly string[];
+  /** How thoroughly devices measure the model before the first round. */
+  readonly profile: Thoroughness;
+  /** Patterns of tensors that are trained although the file does not show that they are parameters. */
+  readonly train: readonly string[];
+  /** Which statistics batch normalization uses; absent: the batch's, with a note where the file was for inference. */
+  readonly batchNorm?: 'inference' | 'training';
   readonly planner: string;
   /** One of schedule/generate.ts, or `autoSchedule`. */
   readonly schedule: string;
@@ -46,6 +62,8 @@ export interface TrainSettings {
   readonly remote: number;
   readonly host: string;
   readonly port: number;
+  /** ADDRESS[:PORT] that workers dial, if it is not where the coordinator listens. */
+  readonly advertise?: string;
   readonly insecure: boolean;
   /** Files of an own certificate and its key, instead of the cluster's. */
   readonly tlsCert?: string;

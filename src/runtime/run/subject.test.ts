@@ -28,7 +28,7 @@ function data(labelShape: readonly number[], labelType: ElementType = 'int64', f
 }
 
 test('class labels become int64 and must be below the output’s number of classes', () => {
-  const bound = bindToModel(data([], 'uint8'), model([2]), 'cross-entropy');
+  const bound = bindToModel(data([], 'uint8'), model([2]), { loss: 'cross-entropy' });
   assert.deepEqual([bound.labels.type, bound.inputs[0]?.type], ['int64', 'float32']);
   assert.deepEqual(labelCut(bound), {
     name: 'label',
@@ -38,15 +38,15 @@ test('class labels become int64 and must be below the output’s number of class
     differentiable: false,
   });
   assert.throws(
-    () => bindToModel(data([], 'int64', 2), model([3]), 'cross-entropy'),
+    () => bindToModel(data([], 'int64', 2), model([3]), { loss: 'cross-entropy' }),
     (error) =>
       error instanceof InputError &&
       error.message ===
-        'The label 3 at row 1 of y.npy is outside 0…2: the model has 3 outputs; correct the labels or take a ' +
-          'model with more outputs.',
+        'The label 3 at row 1 of y.npy is outside 0…2: the model has 3 outputs; correct the labels, take a model ' +
+          'with more outputs, or leave such labels out with --ignore-label 3.',
   );
   assert.throws(
-    () => bindToModel(data([], 'int64', -1), model([3]), 'cross-entropy'),
+    () => bindToModel(data([], 'int64', -1), model([3]), { loss: 'cross-entropy' }),
     /The label -1 at row 0 of y\.npy is outside 0…2/,
   );
 });
@@ -55,7 +55,7 @@ test('a label for each position: classes are axis 1, or else the last axis; axis
   // Labels 0…9: the message says how many classes were found.
   const classes = (labelShape: readonly number[], outputShape: readonly number[]): number => {
     try {
-      bindToModel(data(labelShape), model(outputShape), 'cross-entropy');
+      bindToModel(data(labelShape), model(outputShape), { loss: 'cross-entropy' });
     } catch (error) {
       assert.ok(error instanceof InputError);
       return Number(/the model has (\d+) outputs/.exec(error.message)?.[1]);
@@ -67,26 +67,27 @@ test('a label for each position: classes are axis 1, or else the last axis; axis
   assert.equal(classes([5], [5, 5]), 5);
   assert.equal(classes([2, 3], [4, 2, 3]), 4);
   assert.equal(classes([2, 3], [2, 3, 4]), 4);
-  assert.deepEqual(labelCut(bindToModel(data([5]), model([5, 10]), 'cross-entropy')).shape, ['N', 5]);
+  assert.deepEqual(labelCut(bindToModel(data([5]), model([5, 10]), { loss: 'cross-entropy' })).shape, ['N', 5]);
 });
 
 test('labels that fit no class axis are named with both shapes', () => {
   assert.throws(
-    () => bindToModel(data([7]), model([3, 5]), 'cross-entropy'),
+    () => bindToModel(data([7]), model([3, 5]), { loss: 'cross-entropy' }),
     (error) =>
       error instanceof InputError &&
       error.message ===
         "y.npy has labels of the shape [N, 7], which do not fit the model's output [N, 3, 5]: cross-entropy " +
-          'takes one label for each position that is not the class axis.',
+          'takes one label for each position that is not the class axis; choose another model, another of its ' +
+          'outputs (--output), or another loss.',
   );
   assert.throws(
-    () => bindToModel(data([]), model([3, 5]), 'cross-entropy'),
+    () => bindToModel(data([]), model([3, 5]), { loss: 'cross-entropy' }),
     /has labels of the shape \[N\], which do not fit/,
   );
 });
 
 test('targets of mse, and distributions over classes, have the output’s own shape and are float32', () => {
-  const targets = bindToModel(data([3], 'int64'), model([3]), 'mse');
+  const targets = bindToModel(data([3], 'int64'), model([3]), { loss: 'mse' });
   assert.deepEqual(labelCut(targets), {
     name: 'label',
     type: 'float32',
@@ -94,14 +95,16 @@ test('targets of mse, and distributions over classes, have the output’s own sh
     batchAxis: 0,
     differentiable: false,
   });
-  assert.deepEqual(labelCut(bindToModel(data([3], 'float64'), model([3]), 'cross-entropy')).shape, ['N', 3]);
+  const oneHot = labelField(tensor('float64', [2, 3], [0, 1, 0, 0.5, 0, 0.5]), 'y.npy');
+  const distributions = { ...data([]), labels: oneHot };
+  assert.deepEqual(labelCut(bindToModel(distributions, model([3]), { loss: 'cross-entropy' })).shape, ['N', 3]);
   assert.throws(
-    () => bindToModel(data([2], 'float32'), model([3]), 'mse'),
+    () => bindToModel(data([2], 'float32'), model([3]), { loss: 'mse' }),
     /y\.npy has the shape \[N, 2\], but the loss takes \[N, 3\]/,
   );
   assert.throws(
-    () => bindToModel(data([2], 'float32'), model([3]), 'cross-entropy'),
-    /y\.npy has the shape \[N, 2\], but the loss takes \[N, 3\]/,
+    () => bindToModel(data([2], 'float32'), model([3]), { loss: 'cross-entropy' }),
+    /y\.npy has labels of the shape \[N, 2\], which do not fit the model's output \[N, 3\]/,
   );
 });
 
@@ -115,7 +118,7 @@ test('a model that does not have its batch first is refused: data and labels com
     labelField(tensor('int64', [4], [0, 1, 2, 0]), 'y.npy'),
   );
   assert.throws(
-    () => bindToModel(samples, input, 'cross-entropy'),
+    () => bindToModel(samples, input, { loss: 'cross-entropy' }),
     (error) =>
       error instanceof InputError &&
       error.message ===
@@ -128,7 +131,7 @@ test('a model that does not have its batch first is refused: data and labels com
     3,
   ]);
   assert.throws(
-    () => bindToModel(data([2]), layers(output.build([output.transpose(y, [1, 0, 2])])), 'cross-entropy'),
+    () => bindToModel(data([2]), layers(output.build([output.transpose(y, [1, 0, 2])])), { loss: 'cross-entropy' }),
     /^InputError: The model's output \S+ has the shape \[2, N, 3\], .* axis 1: export it with the batch first\.$/,
   );
 });

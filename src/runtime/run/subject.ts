@@ -4,10 +4,12 @@ import { defined } from '../../assert.ts';
 import { InputError } from '../../errors.ts';
 import { batchSymbol, type Graph } from '../../graph/graph.ts';
 import type { CutTensor, LayerSequence } from '../../graph/layers.ts';
+import { withLogits } from '../../graph/logits.ts';
 import { bindDimensions } from '../../graph/static.ts';
-import { isFloat } from '../../graph/tensor.ts';
 import { bindDataset } from '../../training/data/bind.ts';
-import { checkLabels, type Dataset } from '../../training/data/dataset.ts';
+import type { Dataset } from '../../training/data/dataset.ts';
+import { labelsFor } from '../../training/data/labels.ts';
+import type { LossKind } from '../../training/losses.ts';
 
 /**
  * The graph with sizes that it leaves open (an image's height, a sentence's length) as the data have them: by name
@@ -26,21 +28,25 @@ export function sizedByData(graph: Graph, { inputs }: Dataset): Graph {
   return bindDimensions(graph, sizes);
 }
 
+/** What a data set is bound for. */
+export interface BindTask {
+  readonly loss: LossKind;
+  /** A label that is left out, besides −100. */
+  readonly ignoreLabel?: number;
+}
+
 /**
  * The data set with one field for each input of the model and labels that the loss takes; labels are checked against
- * the output's classes.
+ * the output (training/data/labels.ts).
  */
-export function bindToModel(dataset: Dataset, sequence: LayerSequence, loss: 'cross-entropy' | 'mse'): Dataset {
+export function bindToModel(dataset: Dataset, sequence: LayerSequence, task: BindTask): Dataset {
   const outputCut = defined(defined(sequence.layers.at(-1), 'a layer').outputs[0], 'the output');
   for (const input of sequence.inputs) checkBatchFirst(input, 'input');
   checkBatchFirst(outputCut, 'output');
-  const output = outputCut.shape;
   const inputs = sequence.inputs.map(({ name, type, shape }) => ({ name, type, shape }));
-  if (loss === 'mse') return bindDataset(dataset, inputs, { type: 'float32', shape: output });
-  if (isFloat(dataset.labels.values.type)) return bindDataset(dataset, inputs, { type: 'float32', shape: output });
-  const bound = bindDataset(dataset, inputs, { type: 'int64' });
-  checkLabels(bound, classCount(output, bound));
-  return bound;
+  const isSigmoid = withLogits(sequence.graph, 'Sigmoid').removed !== undefined;
+  const { dataset: checked, need } = labelsFor(dataset, { ...task, output: outputCut.shape, isSigmoid });
+  return bindDataset(checked, inputs, need);
 }
 
 /** Data and labels are fed with the batch first. */
@@ -50,30 +56,6 @@ function checkBatchFirst({ name, shape, batchAxis }: CutTensor, what: 'input' | 
     `The model's ${what} ${name} has the shape [${shape.join(', ')}], with the batch on axis ${batchAxis}: ` +
       'export it with the batch first.',
   );
-}
-
-/**
- * The number of classes: axis 1 of [N, C] and [N, C, d…], the last axis where the labels are [N, T] and the output [N,
- * T, C]. Axis 1 wins where both fit, as in PyTorch.
- */
-function classCount(output: readonly (number | 'N')[], dataset: Dataset): number {
-  const { values, source } = dataset.labels;
-  const perSample = values.shape.slice(1);
-  const own = output.slice(1) as number[];
-  const fits = (axis: number): boolean => {
-    const rest = own.filter((_, index) => index !== axis);
-    return rest.length === perSample.length && rest.every((dimension, index) => dimension === perSample[index]);
-  };
-  const axis = fits(0) ? 0 : own.length - 1;
-  const count = own[axis];
-  if (count === undefined || !fits(axis)) {
-    throw new InputError(
-      `${source} has labels of the shape [${['N', ...perSample].join(', ')}], which do not fit the model's ` +
-        `output [${output.join(', ')}]: ` +
-        'cross-entropy takes one label for each position that is not the class axis.',
-    );
-  }
-  return count;
 }
 
 /** The labels as the data set delivers them, batch first. */

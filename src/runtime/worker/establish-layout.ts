@@ -70,6 +70,9 @@ export async function establish(
   await context.guard(context.explained(Promise.all([sent, arrivals?.weights])));
   if (model.layouts.current !== undefined) await ready(context, model.layouts.current);
   await context.send('deployed', { valueBytes: engine.valueBytes() });
+  const { restSize } = model.training;
+  if (program !== undefined && restSize !== undefined && restSize < plan.batchSize)
+    void context.options.stagesAhead?.add(model, { device: program, plan, sampleCount: restSize });
 }
 
 /**
@@ -89,7 +92,7 @@ async function place(
   const key = stageIdentity(options);
   const same = layouts.takeLike(key);
   const begin = (stage: StagePort): Layout => {
-    const layout = new Layout({ program, stage, key }, round);
+    const layout = new Layout({ plan, program, stage, key }, round);
     layouts.current = layout;
     context.session.mailbox = new Mailbox(stage.mailboxBytes(plan.microBatchCount));
     return layout;
@@ -140,6 +143,6 @@ async function ready(context: WorkerContext, layout: Layout): Promise<void> {
 export function reserve(context: WorkerContext, { plan, id }: ToWorker['reserve']): void {
   const model = context.modelFor('reserve');
   const program = checkedProgram(plan, model.sequence, context.options.name);
-  const prepared = program && context.options.stagesAhead?.add(model, program, plan);
+  const prepared = program && context.options.stagesAhead?.add(model, { device: program, plan });
   void Promise.resolve(prepared).then(() => context.notify('reserved', { id }));
 }

@@ -3,13 +3,14 @@
 // they are pinned, because all devices could return to them together after a loss.
 
 import { defined } from '../../assert.ts';
-import type { Plan } from '../../cluster/cluster.ts';
+import type { Plan, PlanLayout } from '../../cluster/cluster.ts';
 import { parsePlan } from '../../cluster/validate.ts';
 import { InputError, ProtocolError } from '../../errors.ts';
 import { forwardOnlyCount, type LayerSequence } from '../../graph/layers.ts';
 import { backups } from '../../planner/replan/backups.ts';
 import { program } from '../../schedule/generate.ts';
 import type { DeviceProgram } from '../../schedule/program.ts';
+import { partOf, type RoundPart } from '../device/rest-stage.ts';
 import type { StagePort } from '../device/stage.ts';
 import type { StageOptions } from '../device/stage-graphs.ts';
 import type { LayerRange } from './catalog.ts';
@@ -30,7 +31,8 @@ export interface Topology {
 }
 
 /** A device's part in a layout. */
-export class Layout {
+export class Layout implements RoundPart {
+  readonly plan: PlanLayout;
   readonly program: DeviceProgram;
   readonly stage: StagePort;
   /** What the stage was compiled for: stages with equal keys compute the same. */
@@ -50,10 +52,8 @@ export class Layout {
   copiedRound: number | undefined;
   readonly #pinned = new Set<number>();
 
-  constructor(
-    part: { readonly program: DeviceProgram; readonly stage: StagePort; readonly key: string },
-    round: number,
-  ) {
+  constructor(part: Pick<Layout, 'plan' | 'program' | 'stage' | 'key'>, round: number) {
+    this.plan = part.plan;
     this.program = part.program;
     this.stage = part.stage;
     this.key = part.key;
@@ -74,6 +74,19 @@ export class Layout {
       this.isComplete = true;
     });
     this.complete.catch(() => {}); // whoever needs it sees it
+  }
+
+  /**
+   * This device's part of a round of fewer samples than the plan's batch; compiled when it is first asked for. Rejects
+   * with ProtocolError if there are not fewer.
+   */
+  async rest(sampleCount: number): Promise<RoundPart> {
+    const { batchSize } = this.plan;
+    if (sampleCount >= batchSize)
+      throw new ProtocolError(
+        `The coordinator sent a smaller round of ${sampleCount} samples; a batch has ${batchSize}.`,
+      );
+    return partOf(this, this.plan, sampleCount);
   }
 
   /** Keeps version `round` until it is released. */

@@ -3,7 +3,14 @@
 
 import { ProtocolError } from '../../errors.ts';
 import type { Frame, Link } from '../../transport/link.ts';
-import { type Message, messageSchemas, type PeerAddress, parseMessage, type ToPeer } from '../protocol/messages.ts';
+import {
+  type Message,
+  messageSchemas,
+  type PeerAddress,
+  parseMessage,
+  type ToPeer,
+  type ToWorker,
+} from '../protocol/messages.ts';
 import type { WorkerContext } from './context.ts';
 import { copyArrived, copyEnded } from './copies.ts';
 import { EarlyFrames } from './early-frames.ts';
@@ -81,6 +88,11 @@ export class Links {
   gone(peer: string): void {
     this.#gone.add(peer);
     this.#peers.gone(peer);
+  }
+
+  /** A peer cannot reach this device, and waits for its call. */
+  called(call: ToWorker['call']): void {
+    earlier(this.#network, 'call', 'a model').called?.(call.peer, call.ticket);
   }
 
   /** A layout has been announced: takes in what peers sent for it before. */

@@ -10,7 +10,7 @@ import type { LinkMeasurement } from '../protocol/messages.ts';
  */
 const doubtful = 0.97;
 /** The most measurements of a link. The first may be slow: the processor is busy, or code runs for the first time. */
-const mostTries = 4;
+export const usualTries = 4;
 
 /**
  * Measures the links to `peers` one after the other. A link that is slower than the others, or the only one, is
@@ -20,6 +20,7 @@ const mostTries = 4;
 export async function measureLinks(
   peers: readonly string[],
   measure: (peer: string) => Promise<LinkMeasurement>,
+  mostTries: number = usualTries,
 ): Promise<LinkMeasurement[]> {
   const found = new Map<string, LinkMeasurement>();
   const settled = new Set<string>();

@@ -2,11 +2,13 @@
 
 import { bytesInMiB } from '../../cluster/memory.ts';
 import { RunError } from '../../errors.ts';
-import { cachedProfile, type MeasuredProfile, profileLayers } from '../device/measure/profiler.ts';
+import { cachedProfile } from '../device/measure/cached-profile.ts';
+import type { MeasuredProfile } from '../device/measure/measurement.ts';
+import { profileLayers } from '../device/measure/profiler.ts';
 import { trainingMiB } from '../device/memory-need.ts';
-import type { ToCoordinator } from '../protocol/messages.ts';
+import type { ToCoordinator, ToWorker } from '../protocol/messages.ts';
 import type { WorkerContext } from './context.ts';
-import { measureLinks } from './measure-links.ts';
+import { measureLinks, usualTries } from './measure-links.ts';
 import type { Model } from './model.ts';
 import type { ProcessMeters } from './options.ts';
 import type { Peers } from './peers.ts';
@@ -45,8 +47,13 @@ export class Statistics {
 type Measurer = Pick<Peers, 'measure'>;
 
 /** Measures the links to these peers, one after the other, and reports them. */
-export async function measureAll(context: WorkerContext, peers: Measurer, names: readonly string[]): Promise<void> {
-  const links = await measureLinks(names, (peer) => context.guard(peers.measure(peer)));
+export async function measureAll(
+  context: WorkerContext,
+  peers: Measurer,
+  { peers: names, isBrief = false }: ToWorker['measure'],
+): Promise<void> {
+  const tries = isBrief ? 1 : usualTries;
+  const links = await measureLinks(names, (peer) => context.guard(peers.measure(peer)), tries);
   await context.send('measured', { links });
 }
 
@@ -59,31 +66,31 @@ export function measureAgain(context: WorkerContext, peers: Measurer, peer: stri
 }
 
 /** Measures the model's layers at these batch sizes, unless that is known, and reports their times. */
-export async function profile(context: WorkerContext, batchSizes: readonly number[]): Promise<void> {
+export async function profile(context: WorkerContext, request: ToWorker['profile']): Promise<void> {
   const { engine, profileCache } = context.options;
   const model = context.modelFor('profile');
   const { sequence, label, message } = model;
-  const subject = { engineName: engine.name, sequence, batchSizes, training: message.training, label };
+  const subject = { engineName: engine.name, sequence, ...request, training: message.training, label };
   await context.send(
     'profiled',
-    await context.guard(cachedProfile(profileCache, subject, () => measureModel(context, model, batchSizes))),
+    await context.guard(cachedProfile(profileCache, subject, () => measureModel(context, model, request))),
   );
 }
 
 async function measureModel(
   context: WorkerContext,
   { message, graph, sequence, label }: Model,
-  batchSizes: readonly number[],
+  request: ToWorker['profile'],
 ): Promise<MeasuredProfile> {
   const { engine, clock, memoryBytes, startProfile, processWork } = context.options;
   const onProgress = (done: number, total: number): void => context.notify('profile-progress', { done, total });
   if (startProfile === undefined || graph === undefined) {
     const { training } = message;
-    const options = { batchSizes, training, label, memoryBytes, clock, processWork, onProgress };
+    const options = { ...request, training, label, memoryBytes, clock, processWork, onProgress };
     return profileLayers(engine, sequence, options);
   }
   const trialBytes = memoryBytes && trainingMiB(memoryBytes / bytesInMiB) * bytesInMiB;
-  const measuring = startProfile({ message, graph, batchSizes, memoryBytes: trialBytes }, onProgress);
+  const measuring = startProfile({ message, graph, ...request, memoryBytes: trialBytes }, onProgress);
   try {
     return await context.guard(measuring.profile);
   } finally {

@@ -2,14 +2,14 @@
 // whatever else a host has of its own come in here.
 
 import type { Clock } from '../../clock.ts';
-import type { Plan } from '../../cluster/cluster.ts';
 import type { Engine } from '../../engine/engine.ts';
 import type { ProcessClock } from '../../engine/process-clock.ts';
 import type { LayerSequence } from '../../graph/layers.ts';
-import type { DeviceProgram } from '../../schedule/program.ts';
 import type { Frame, Link } from '../../transport/link.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
-import type { MeasuredProfile, ProfileCache } from '../device/measure/profiler.ts';
+import type { StageWish } from '../device/create-stage.ts';
+import type { ProfileCache } from '../device/measure/cached-profile.ts';
+import type { MeasuredProfile, ProfileOptions } from '../device/measure/measurement.ts';
 import type { StagePort } from '../device/stage.ts';
 import type { StageOptions } from '../device/stage-graphs.ts';
 import type { ModelMessage } from '../protocol/messages.ts';
@@ -61,11 +61,10 @@ export interface WorkerEnd {
 }
 
 /** A model to measure. */
-export interface ProfileJob {
+export interface ProfileJob extends Pick<ProfileOptions, 'batchSizes' | 'thoroughness'> {
   readonly message: ModelMessage;
   /** The graph, as the coordinator sent it. */
   readonly graph: Uint8Array;
-  readonly batchSizes: readonly number[];
   /** Memory that trials may use. */
   readonly memoryBytes: number | undefined;
 }
@@ -81,10 +80,10 @@ export interface ProfileProcess {
 /** Prepares stages while the device works. */
 export interface StagePreparer {
   /**
-   * The stage that this device would run as `device` of a plan. Resolves when it is kept, or cannot be: then it is
-   * made, and fails, when it is needed.
+   * A stage that this device would run. Resolves when it is kept, or cannot be: then it is made, and fails, when it is
+   * needed.
    */
-  add(model: Model, device: DeviceProgram, plan: Plan): Promise<void>;
+  add(model: Model, wish: StageWish): Promise<void>;
   /** Gives up what is not done. */
   close(): Promise<void>;
 }

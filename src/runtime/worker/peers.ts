@@ -14,6 +14,11 @@ export interface PeerNetwork {
   readonly url: string;
   /** Opens a link to a peer. Rejects with RunError when it cannot be reached. */
   connect(peer: PeerAddress): Promise<Link>;
+  /**
+   * A peer cannot reach this worker, and waits: for a link from here, or over the coordinator, which knows its wish by
+   * this ticket. Absent where all reach each other.
+   */
+  called?(peer: PeerAddress, ticket: string): void;
   /** Gives up the links that are still being opened. */
   close(): Promise<void>;
 }

@@ -43,7 +43,7 @@ export class Rounds {
    * Queues a round; resolves when the next one can begin. Without clipping the update is queued at once, and the next
    * round behind it, while the sums are on their way and the coordinator decides.
    */
-  async run({ round, learningRate, replicate }: ToWorker['round']): Promise<void> {
+  async run({ round, learningRate, replicate, sampleCount, factor = 1 }: ToWorker['round']): Promise<void> {
     const context = this.#context;
     const { peers, work, statistics, window } = this.#options;
     const layout = context.running('round');
@@ -52,11 +52,12 @@ export class Rounds {
     const { session } = context;
     const isClipped = defined(context.model, 'the model').training.clipNorm !== null;
     const update = { learningRate, step: round + 1 };
-    const plannedUpdate = isClipped ? undefined : { ...update, gradientScale: 1 };
+    const plannedUpdate = isClipped ? undefined : { ...update, gradientScale: factor };
     if (replicate) copyWhenCommitted(context, layout, round, peers);
     const ahead = this.#commits.of(round - window);
-    if (isUpdateImmediate(layout.program)) await context.guard(layout.complete);
-    const { outcome } = await runRound(layout.program, layout.stage, round, {
+    const part = sampleCount === undefined ? layout : await context.guard(layout.rest(sampleCount));
+    if (isUpdateImmediate(part.program)) await context.guard(layout.complete);
+    const { outcome } = await runRound(part.program, part.stage, round, {
       clock: context.options.clock,
       send: (to, frame, priority) => peers.send(to, { ...frame, epoch: session.epoch }, priority),
       receive: (key) => session.mailbox.take(key),
@@ -69,18 +70,23 @@ export class Rounds {
         },
       },
       processWorkMs: () => work.processMs(),
+      isUntraced: sampleCount !== undefined,
     }).catch((error: unknown) => context.waitForVerdict(error));
     const committed = this.#commits.expect(round, (gradientScale) => {
       if (isClipped) layout.stage.update({ ...update, gradientScale });
     });
     // Not waited for: the next round can begin. A failure ends the run.
-    this.#report(session, round, outcome).catch((error: unknown) => session.failure.fail(error));
+    const isShown = sampleCount === undefined && isTraced(round);
+    this.#report(session, { round, outcome, isShown }).catch((error: unknown) => session.failure.fail(error));
     if (isClipped) await context.guard(committed);
     statistics.roundIsQueued();
   }
 
-  /** Reports that the round is computed. */
-  async #report(session: LayoutSession, round: number, outcome: Promise<RoundOutcome>): Promise<void> {
+  /** Reports that the round is computed; with the times of its instructions, if they are shown. */
+  async #report(
+    session: LayoutSession,
+    { round, outcome, isShown }: { round: number; outcome: Promise<RoundOutcome>; isShown: boolean },
+  ): Promise<void> {
     const context = this.#context;
     const { result, times } = await outcome.catch((error: unknown) => context.waitForVerdict(error));
     if (session !== context.session) return;
@@ -90,7 +96,7 @@ export class Rounds {
       ...this.#options.work.sinceLast(),
       ...(Object.keys(linkMbps).length === 0 ? {} : { linkMbps }),
     });
-    if (isTraced(round)) await context.send('trace', { round, times });
+    if (isShown) await context.send('trace', { round, times });
   }
 
   /** A round holds on all devices: its update stands, and the state before it may go. Throws ProtocolError. */

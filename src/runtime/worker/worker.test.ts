@@ -26,7 +26,8 @@ import {
 import { cut } from '../../testing/memory-cluster.ts';
 import type { Frame, Link } from '../../transport/link.ts';
 import { createMemoryLinks } from '../../transport/memory.ts';
-import type { MeasuredProfile, ProfileCache } from '../device/measure/profiler.ts';
+import type { ProfileCache } from '../device/measure/cached-profile.ts';
+import type { MeasuredProfile } from '../device/measure/measurement.ts';
 import type { ProfileJob, ProfileProcess } from './options.ts';
 import { runWorker } from './worker.ts';
 

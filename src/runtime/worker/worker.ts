@@ -54,9 +54,9 @@ function handlersOf({ context, inbox, links, rounds, statistics }: Parts): Handl
   return {
     model: { when: 'in-turn', do: ({ control, frame }) => takeModel(context, links, control, frame) },
     connect: { when: 'in-turn', do: ({ control }) => links.connect(control.peers) },
-    measure: { when: 'in-turn', do: ({ control }) => measureAll(context, peers, control.peers) },
+    measure: { when: 'in-turn', do: ({ control }) => measureAll(context, peers, control) },
     'measure-link': { when: 'at-once', do: ({ control }) => measureAgain(context, peers, control.peer) },
-    profile: { when: 'in-turn', do: ({ control }) => profile(context, control.batchSizes) },
+    profile: { when: 'in-turn', do: ({ control }) => profile(context, control) },
     deploy: {
       when: 'at-once',
       do({ control, frame }) {
@@ -75,6 +75,7 @@ function handlersOf({ context, inbox, links, rounds, statistics }: Parts): Handl
     release: { when: 'at-once', do: ({ control }) => context.model?.layouts.release(control.before) },
     probe: { when: 'at-once', do: () => context.notify('alive', {}) },
     gone: { when: 'at-once', do: ({ control }) => links.gone(control.peer) },
+    call: { when: 'at-once', do: ({ control }) => links.called(control) },
     reserve: { when: 'at-once', do: ({ control }) => reserve(context, control) },
     end: { when: 'at-once', do: ({ control }) => context.end({ clean: true, reason: control.reason }) },
   };

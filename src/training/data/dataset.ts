@@ -3,9 +3,18 @@
 
 import { assert } from '../../assert.ts';
 import { InputError } from '../../errors.ts';
-import { allocate, type ElementType, elementCount, isFloat, type Tensor } from '../../graph/tensor.ts';
+import {
+  allocate,
+  type ElementArray,
+  type ElementType,
+  elementCount,
+  isFloat,
+  type Tensor,
+} from '../../graph/tensor.ts';
 import { createRandom, permutation } from '../../random.ts';
+import { ignoredLabel } from '../losses.ts';
 import { convert } from './convert.ts';
+import { checkFinite } from './finite.ts';
 
 /** One array of a data set. */
 export interface Field {
@@ -19,6 +28,8 @@ export interface Field {
   readonly divisor: number;
   /** The file it came from, for messages. */
   readonly source: string;
+  /** Of labels: those that are left out, of which there are some; gathered as `ignoredLabel`. */
+  readonly ignored?: readonly number[];
 }
 
 /** Samples for training or testing. Sample i is row `rows[i]` of every field, or row i if `rows` is absent. */
@@ -39,7 +50,10 @@ export interface Batch {
   readonly labels: Tensor;
 }
 
-/** A data set from fields. Throws InputError unless all fields have the same number of rows, at least one. */
+/**
+ * A data set from fields. Throws InputError unless all fields have the same number of rows, at least one, and all
+ * numbers are finite.
+ */
 export function createDataset(name: string, inputs: readonly Field[], labels: Field, classCount?: number): Dataset {
   const sampleCount = rowCount(labels);
   for (const input of inputs) {
@@ -50,6 +64,7 @@ export function createDataset(name: string, inputs: readonly Field[], labels: Fi
     );
   }
   if (sampleCount === 0) throw new InputError(`${labels.source} holds no samples; at least one is needed.`);
+  for (const { values, source } of [...inputs, labels]) checkFinite(values, source);
   return { name, inputs, labels, sampleCount, ...(classCount === undefined ? {} : { classCount }) };
 }
 
@@ -108,7 +123,25 @@ export function gatherField(dataset: Dataset, field: Field, indices: Uint32Array
       );
     }
   }
+  if (field.ignored !== undefined) leaveOut(data, field.ignored);
   return { type, shape, data };
+}
+
+/** Puts `ignoredLabel` in the place of labels that are left out. */
+function leaveOut(data: ElementArray, ignored: readonly number[]): void {
+  const isBig = data instanceof BigInt64Array;
+  const labels: ReadonlySet<number | bigint> = new Set<number | bigint>(isBig ? ignored.map(BigInt) : ignored);
+  const values = data as unknown as (number | bigint)[];
+  const replacement = isBig ? BigInt(ignoredLabel) : ignoredLabel;
+  for (let index = 0; index < values.length; index++)
+    if (labels.has(values[index] as number | bigint)) values[index] = replacement;
+}
+
+/** How many of gathered labels count. */
+export function countedLabels({ data }: Tensor): number {
+  let count = 0;
+  for (let index = 0; index < data.length; index++) if ((data[index] as number | bigint) >= 0) count++;
+  return count;
 }
 
 /** The samples `indices` as a data set, without copying rows. */
@@ -138,27 +171,6 @@ export function split(
   };
 }
 
-/** Throws InputError unless every label is an integer in [0, classCount). */
-export function checkLabels(dataset: Dataset, classCount: number): void {
-  const { values, source } = dataset.labels;
-  if (isFloat(values.type))
-    throw new InputError(
-      `The labels in ${source} are ${values.type}, but class numbers are needed; save them as integers.`,
-    );
-  const rowSize = elementCount(values.shape.slice(1));
-  for (let sample = 0; sample < dataset.sampleCount; sample++) {
-    const row = rowOf(dataset, sample);
-    for (let index = row * rowSize; index < (row + 1) * rowSize; index++) {
-      const label = Number(values.data[index]);
-      if (label >= 0 && label < classCount) continue;
-      throw new InputError(
-        `The label ${label} at row ${row} of ${source} is outside 0…${classCount - 1}: the model has ` +
-          `${classCount} outputs; correct the labels or take a model with more outputs.`,
-      );
-    }
-  }
-}
-
 /** The largest label plus one, for non-negative integer labels; otherwise undefined. */
 export function inferClassCount(labels: Field): number | undefined {
   const { values } = labels;
@@ -184,7 +196,8 @@ function rowCount(field: Field): number {
   return shape[0] as number;
 }
 
-function rowOf(dataset: Dataset, sample: number): number {
+/** The row of the file that holds a sample. */
+export function rowOf(dataset: Dataset, sample: number): number {
   assert(sample < dataset.sampleCount, `sample ${sample} of ${dataset.sampleCount} was asked for`);
   return dataset.rows === undefined ? sample : (dataset.rows[sample] as number);
 }

@@ -1,6 +1,6 @@
 // Which samples a round trains on: a pure function of (seed, epoch, index), the same on every device, so a worker needs
-// no list of samples. An epoch is floor(sampleCount / batchSize) rounds; samples that do not fill a last batch are left
-// out until another epoch's order picks them.
+// no list of samples. An epoch is floor(sampleCount / batchSize) whole batches and, where `restSize` says so, a smaller
+// one; samples that are in none are left out until another epoch's order picks them.
 
 import { assert } from '../../assert.ts';
 import { InputError } from '../../errors.ts';
@@ -11,14 +11,28 @@ export interface BatchOrder {
   readonly sampleCount: number;
   /** Samples of one round, over all micro-batches and devices. */
   readonly batchSize: number;
+  /** Samples of an epoch's last batch, behind the whole ones (`restSizeOf`). Default 0: there is none. */
+  readonly restSize?: number;
   readonly seed: number;
   /** True: a new order each epoch; false: the file's order. */
   readonly shuffle: boolean;
 }
 
+/**
+ * Samples that the whole batches of an epoch leave, and that one more round can take: of a model that runs only with
+ * batches of `fixedBatch` samples, a multiple of that. Throws InputError as `roundsPerEpoch` does.
+ */
+export function restSizeOf(order: Pick<BatchOrder, 'sampleCount' | 'batchSize'>, fixedBatch = 1): number {
+  const left = order.sampleCount - wholeBatchCount(order) * order.batchSize;
+  return left - (left % fixedBatch);
+}
+
 /** Rounds in one epoch, at least 1. Throws InputError if a batch is larger than the data. */
 export function roundsPerEpoch(order: BatchOrder): number {
-  const { sampleCount, batchSize } = order;
+  return wholeBatchCount(order) + ((order.restSize ?? 0) > 0 ? 1 : 0);
+}
+
+function wholeBatchCount({ sampleCount, batchSize }: Pick<BatchOrder, 'sampleCount' | 'batchSize'>): number {
   if (!Number.isInteger(batchSize) || batchSize < 1)
     throw new InputError(`The batch size is ${batchSize}; it must be an integer of at least 1.`);
   if (batchSize > sampleCount) {
@@ -36,14 +50,17 @@ export function epochOf(order: BatchOrder, round: number): number {
 }
 
 /**
- * The samples of round `round` (from 0): a new array of `batchSize` indices. O(batch), after O(samples) once an epoch.
+ * The samples of round `round` (from 0): a new array of `batchSize` indices, or of `restSize` in an epoch's last round.
+ * O(batch), after O(samples) once an epoch.
  */
 export function batchIndices(order: BatchOrder, round: number): Uint32Array {
   assert(Number.isSafeInteger(round) && round >= 0, `round ${round} is not a valid round`);
   const rounds = roundsPerEpoch(order);
-  const start = (round % rounds) * order.batchSize;
-  if (!order.shuffle) return Uint32Array.from({ length: order.batchSize }, (_, index) => start + index);
-  return epochOrder(order.sampleCount, order.seed, Math.floor(round / rounds)).slice(start, start + order.batchSize);
+  const place = round % rounds;
+  const start = place * order.batchSize;
+  const size = place < wholeBatchCount(order) ? order.batchSize : (order.restSize ?? 0);
+  if (!order.shuffle) return Uint32Array.from({ length: size }, (_, index) => start + index);
+  return epochOrder(order.sampleCount, order.seed, Math.floor(round / rounds)).slice(start, start + size);
 }
 
 /** Cache of the last epoch's order, which the next round usually needs again. */

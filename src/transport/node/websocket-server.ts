@@ -18,6 +18,7 @@ import type { WireLink } from '../wire-link.ts';
 import { ciphers, type TlsOptions, type WebSocketOptions } from './websocket.ts';
 import { WebSocketBytes } from './websocket-bytes.ts';
 import { createWebSocketLink, maxPayloadBytes } from './websocket-link.ts';
+import { streamOver } from './websocket-stream.ts';
 
 /** The yes of `authenticate`: the caller's name from here on, and facts for it. */
 export interface Accepted {
@@ -45,9 +46,11 @@ export interface ListenOptions extends WebSocketOptions {
   ): Accepted | Refused | Promise<Accepted | Refused>;
   /** A caller was accepted. A ProtocolError thrown here, such as over its facts, closes the link with its message. */
   onLink(link: Link, hello: Hello): void;
+  /** A caller with the purpose 'relay' was accepted under this name; its messages are a stream of bytes. */
+  onStream?(stream: Duplex, name: string, hello: Hello): void;
   /** A caller was turned away; for a log or a counter. The reason holds nothing secret. */
   onRefused?(address: string, reason: string): void;
-  /** Host names by which callers may call this server, besides `host`, localhost and the address they reached. */
+  /** Host names by which callers may call this server, besides `host`, localhost and any address. */
   readonly allowedHosts?: readonly string[];
   readonly tls?: TlsOptions;
   /** From the connection to a valid credential. Default 5 s. */
@@ -64,6 +67,10 @@ export interface LinkServer {
   readonly port: number;
   /** ws:// or wss:// with host and port. */
   readonly url: string;
+  /** The same with another host, and another port if one is given: where something leads to this server. */
+  urlAt(host: string, port?: number): string;
+  /** Takes a stream as a connection to this server. Its giver bounds how long it may take until it is a link. */
+  take(stream: Duplex): void;
   /** Accepts nobody any more and ends all links with this reason; resolves when all is closed. */
   close(reason: string): Promise<void>;
 }
@@ -84,11 +91,11 @@ export async function listen(options: ListenOptions): Promise<LinkServer> {
   http.on('error', (error) => options.onRefused?.('', `the server failed: ${error.message}`));
   const bound = http.address();
   const port = typeof bound === 'object' && bound !== null ? bound.port : options.port;
-  const host = options.host.includes(':') ? `[${options.host}]` : options.host;
+  const urlAt = (host: string, seenPort = port): string =>
+    `${options.tls === undefined ? 'ws' : 'wss'}://${host.includes(':') ? `[${host}]` : host}:${seenPort}`;
   return {
-    host: options.host,
-    port,
-    url: `${options.tls === undefined ? 'ws' : 'wss'}://${host}:${port}`,
+    ...{ host: options.host, port, url: urlAt(options.host), urlAt },
+    take: (stream) => front.take(stream),
     close: (reason) => front.close(reason),
   };
 }
@@ -128,6 +135,8 @@ class Front {
   /** By address and port; the oldest first. */
   readonly #waiting = new Map<string, { readonly socket: Socket; readonly cancel: () => void }>();
   readonly #links = new Set<WireLink>();
+  /** Of callers, and connections that were given to `take`. */
+  readonly #streams = new Set<Duplex>();
 
   constructor(http: Server, options: ListenOptions) {
     this.#http = http;
@@ -157,11 +166,23 @@ class Front {
     const closed = new Promise<void>((resolve) => this.#http.close(() => resolve()));
     for (const { socket } of this.#waiting.values()) socket.destroy();
     await Promise.all([...this.#links].map((link) => link.close(reason)));
+    for (const stream of this.#streams) stream.destroy();
     await closed;
+  }
+
+  take(stream: Duplex): void {
+    this.#keep(stream);
+    this.#http.emit('connection', stream);
+  }
+
+  #keep(stream: Duplex): void {
+    this.#streams.add(stream);
+    stream.once('close', () => this.#streams.delete(stream));
   }
 
   /** A new connection gets a place and a time. */
   #arrive(socket: Socket): void {
+    if (this.#streams.has(socket)) return;
     const key = keyOf(socket);
     socket.on('error', () => {}); // a reset: 'close' follows
     const [oldest] = this.#waiting.values();
@@ -193,8 +214,7 @@ class Front {
     const foreign = isForeign(socket)
       ? ({ status: 403, reason: 'the certificate of this device is not of this cluster' } as const)
       : undefined;
-    const rejection =
-      tooMany ?? foreign ?? judgeUpgrade({ host, origin, localAddress: socket.localAddress ?? '' }, this.#allowedHosts);
+    const rejection = tooMany ?? foreign ?? judgeUpgrade({ host, origin }, this.#allowedHosts);
     if (foreign !== undefined) this.#limiter.failed(plainAddress(socket.remoteAddress ?? ''));
     if (rejection !== undefined) {
       this.#refused(socket, rejection.reason);
@@ -271,7 +291,13 @@ class Front {
     this.#leave(keyOf(bytes.stream));
     webSocket.removeAllListeners('message');
     webSocket.send(encodeHandshake({ kind: 'welcome', name, server: this.#options.name, ...(facts && { facts }) }));
-    const { limits, heartbeat, clock } = this.#options;
+    const { limits, heartbeat, clock, onStream } = this.#options;
+    if (hello.purpose === 'relay') {
+      const stream = streamOver(webSocket);
+      this.#keep(stream);
+      onStream?.(stream, name, hello);
+      return;
+    }
     const link = createWebSocketLink(webSocket, bytes, {
       peer: name,
       ...(limits && { limits }),

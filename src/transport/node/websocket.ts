@@ -1,9 +1,11 @@
 // WebSocket links for Node, the caller's side: `connect` dials a server (websocket-server.ts), says hello and waits for
-// its answer. Certificates (tls/) and credentials are the caller's business; policy comes in as options.
+// its answer; `connectStream` does, for a stream of bytes instead of a link. Certificates (tls/) and credentials are
+// the caller's business; policy comes in as options.
 
 import type { IncomingMessage } from 'node:http';
-import type { Socket } from 'node:net';
-import type { PeerCertificate } from 'node:tls';
+import { connect as connectSocket, isIP, type Socket } from 'node:net';
+import type { Duplex } from 'node:stream';
+import { type ConnectionOptions, connect as connectTls, type PeerCertificate } from 'node:tls';
 import { type RawData, WebSocket } from 'ws';
 import { defined } from '../../assert.ts';
 import { type Clock, systemClock } from '../../clock.ts';
@@ -13,6 +15,7 @@ import type { Link } from '../link.ts';
 import type { LinkLimits } from '../wire-link.ts';
 import { WebSocketBytes } from './websocket-bytes.ts';
 import { createWebSocketLink, type Heartbeat, maxPayloadBytes } from './websocket-link.ts';
+import { streamOver } from './websocket-stream.ts';
 
 /** What both ends may set. */
 export interface WebSocketOptions {
@@ -50,7 +53,11 @@ export interface ConnectOptions extends WebSocketOptions {
   readonly abortSignal?: AbortSignal;
   /** For everything up to the server's answer. Default 10 s. */
   readonly timeoutMs?: number;
+  /** Of that, for reaching the server at all. Default: all of it. */
+  readonly reachMs?: number;
   readonly tls?: TlsOptions;
+  /** A stream that leads to the server, instead of a new connection to the URL's address. */
+  readonly through?: Duplex;
 }
 
 /** A link and what the server said. The link's peer is `welcome.server`. */
@@ -69,14 +76,33 @@ const maxErrorBodyBytes = 1024;
  * is wrong, RunError when the server cannot be reached, is another program, or asks to try later.
  */
 export function connect(url: string, options: ConnectOptions): Promise<Connection> {
+  return dial(url, options, (socket, bytes, welcome) => ({
+    link: createWebSocketLink(socket, bytes, { peer: welcome.server, ...options }),
+    welcome,
+  }));
+}
+
+/** As `connect`, for a server that takes a stream of bytes from callers with this hello. */
+export function connectStream(url: string, options: ConnectOptions): Promise<Duplex> {
+  return dial(url, options, (socket) => streamOver(socket));
+}
+
+/** `take` gets the open socket as soon as the server has said welcome. */
+function dial<T>(
+  url: string,
+  options: ConnectOptions,
+  take: (socket: WebSocket, bytes: WebSocketBytes, welcome: Welcome) => T,
+): Promise<T> {
   return new Promise((resolve, reject) => {
     const address = parseUrl(url);
-    const { clock = systemClock, timeoutMs = 10_000, abortSignal } = options;
+    const { clock = systemClock, timeoutMs = 10_000, reachMs = timeoutMs, abortSignal } = options;
     let stream: Socket | undefined;
     let bytes: WebSocketBytes | undefined;
-    const socket = openSocket(address, options.tls);
+    let cancelReach = (): void => {};
+    const socket = openSocket(address, options, () => cancelReach());
     const finish = (): void => {
       cancelTimeout();
+      cancelReach();
       abortSignal?.removeEventListener('abort', onAbort);
       socket.removeAllListeners();
       socket.on('error', () => {}); // late errors of a connection that was given up
@@ -90,6 +116,8 @@ export function connect(url: string, options: ConnectOptions): Promise<Connectio
     const cancelTimeout = clock.after(timeoutMs, () =>
       fail(new RunError(`${url} did not answer within ${timeoutMs / 1000} s`)),
     );
+    if (options.through === undefined)
+      cancelReach = clock.after(reachMs, () => fail(new RunError(`${url} was not reached within ${reachMs / 1000} s`)));
     abortSignal?.addEventListener('abort', onAbort);
 
     socket.on('error', (error) => fail(connectError(url, error)));
@@ -113,10 +141,7 @@ export function connect(url: string, options: ConnectOptions): Promise<Connectio
       try {
         const welcome = welcomeIn(data as Buffer, url);
         finish();
-        resolve({
-          link: createWebSocketLink(socket, defined(bytes, 'an open WebSocket'), { peer: welcome.server, ...options }),
-          welcome,
-        });
+        resolve(take(socket, defined(bytes, 'an open WebSocket'), welcome));
       } catch (error) {
         fail(error as Error);
       }
@@ -125,13 +150,31 @@ export function connect(url: string, options: ConnectOptions): Promise<Connectio
   });
 }
 
-function openSocket(address: URL, tls: TlsOptions | undefined): WebSocket {
+/** `onReached`: the server's machine has answered. */
+function openSocket(address: URL, { tls, through }: ConnectOptions, onReached: () => void): WebSocket {
+  const isSecure = address.protocol === 'wss:';
+  const open = ({ host = '', port = '' }: { readonly host?: string; readonly port?: string | number }): Duplex => {
+    const target: ConnectionOptions = through === undefined ? { host, port: Number(port) } : { socket: through };
+    if (isSecure)
+      return connectTls({
+        ...clientTls(tls),
+        ...target,
+        ...(isIP(host) === 0 ? { servername: host } : {}),
+        minVersion: 'TLSv1.3',
+        ciphers,
+      });
+    return through ?? connectSocket({ host, port: Number(port) });
+  };
   return new WebSocket(address, {
     perMessageDeflate: false,
     maxPayload: maxPayloadBytes,
-    ...clientTls(tls),
-    minVersion: 'TLSv1.3',
-    ciphers,
+    // Masks of zeros, as websocket-bytes.ts has them: ws leaves them out.
+    generateMask: () => {},
+    createConnection: ((options: { readonly host?: string; readonly port?: string | number }) => {
+      const stream = open(options);
+      stream.once('connect', onReached);
+      return stream;
+    }) as never,
   });
 }
 
@@ -147,8 +190,8 @@ function welcomeIn(data: Buffer, url: string): Welcome {
   }
 }
 
-/** For node:tls, to which ws passes what it does not know itself. */
-function clientTls({ unknownCallers: _, ...tls }: TlsOptions = {}): object {
+/** For node:tls. */
+function clientTls({ unknownCallers: _, ...tls }: TlsOptions = {}): ConnectionOptions {
   return tls;
 }
 

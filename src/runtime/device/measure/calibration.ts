@@ -7,6 +7,9 @@
 // (differences between last stages would be mostly noise). All are measured in turn.
 
 import { defined } from '../../../assert.ts';
+import type { DeviceTimes } from '../../../cluster/cluster.ts';
+import { measuredOverhead } from '../../../cluster/overhead.ts';
+import { type LayerSequence, parameterBytes } from '../../../graph/layers.ts';
 import { median } from '../../../statistics.ts';
 import { at, joined, partOf, type Range, rangesOf, sum, sumsByPart } from './parts.ts';
 import { type TrialTimes, timeUpdate, total } from './stage-trial.ts';
@@ -46,6 +49,12 @@ export interface Calibration extends Factors {
 interface SplitFactors {
   readonly input: readonly number[];
   readonly weight: readonly number[];
+}
+
+/** The passes of a split backward as they are in layers alone. */
+export function noSplit(starts: readonly number[]): SplitFactors {
+  const ones = starts.map(() => 1);
+  return { input: ones, weight: ones };
 }
 
 export interface CalibrationRequest extends TrialRequest {
@@ -118,7 +127,7 @@ function stageOverheadMs(parts: readonly (TrialTimes | undefined)[], whole: Tria
 }
 
 /** What layers take of a time: at least half of it. */
-function layersMs(ms: number, overheadMs: number): number {
+export function layersMs(ms: number, overheadMs: number): number {
   return Math.max(ms / 2, ms - overheadMs);
 }
 
@@ -201,6 +210,40 @@ export function calibratedTimes(
   };
 }
 
+/** The times of a device as a profile has them, from its layers' times by batch size and what it pays besides. */
+export function deviceTimes(
+  sequence: LayerSequence,
+  frozen: readonly string[],
+  calibrated: readonly CalibratedTimes[],
+  {
+    fusedFactors,
+    callsMs,
+    mainMs,
+    updateMs,
+  }: {
+    /** By batch size. */
+    readonly fusedFactors: readonly number[];
+    /** Of a micro-batch, which has two passes. */
+    readonly callsMs: number;
+    readonly mainMs: number | undefined;
+    /** Of the whole model; undefined: not known. */
+    readonly updateMs: number | undefined;
+  },
+): DeviceTimes {
+  return {
+    forwardMs: calibrated.map(({ forwardMs }) => forwardMs),
+    backwardMs: calibrated.map(({ backwardMs }) => backwardMs),
+    backwardInputMs: calibrated.map(({ backwardInputMs }) => backwardInputMs),
+    backwardWeightMs: calibrated.map(({ backwardWeightMs }) => backwardWeightMs),
+    ...(updateMs === undefined ? {} : { updateMs: sharedByWeight(sequence, frozen, updateMs) }),
+    ...measuredOverhead(calibrated, {
+      fusedFactors,
+      callMs: callsMs / 2,
+      wakeMs: mainMs === undefined ? undefined : mainMs / 2,
+    }),
+  };
+}
+
 /** Computes one micro-batch of the whole model: memory that the process has never touched makes first runs slow. */
 export async function warmUp(request: CalibrationRequest): Promise<void> {
   await withTrial(request, [0, request.alone.length], 'step', (trial) => trial.microBatch());
@@ -208,14 +251,24 @@ export async function warmUp(request: CalibrationRequest): Promise<void> {
 
 /** The time of an update of the whole model, beyond what `backwardMs` has. Undefined where it does not fit. */
 export async function timeWholeUpdate(request: CalibrationRequest): Promise<number | undefined> {
-  return withTrial(request, [0, request.alone.length], 'step', timeUpdate);
+  return withTrial(request, [0, request.alone.length], 'step', (trial) => timeUpdate(trial));
+}
+
+/** An update's time goes with the bytes that it changes. */
+function sharedByWeight(sequence: LayerSequence, frozen: readonly string[], updateMs: number): readonly number[] {
+  const isFrozen = new Set(frozen);
+  const bytes = sequence.layers.map((layer) =>
+    parameterBytes(sequence, { ...layer, parameters: layer.parameters.filter((name) => !isFrozen.has(name)) }),
+  );
+  const total = bytes.reduce((sum, each) => sum + each, 0);
+  return bytes.map((each) => (total === 0 ? 0 : (updateMs * each) / total));
 }
 
 /**
  * What each part takes, of what its layers alone take. Parts that could not be measured take what the measured ones
  * average.
  */
-function partFactors(aloneMs: readonly number[], partMs: readonly (number | undefined)[]): readonly number[] {
+export function partFactors(aloneMs: readonly number[], partMs: readonly (number | undefined)[]): readonly number[] {
   const known = partMs.flatMap((ms, part) =>
     ms === undefined || at(aloneMs, part) === 0 ? [] : [{ ms, aloneMs: at(aloneMs, part) }],
   );

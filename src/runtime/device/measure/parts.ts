@@ -6,7 +6,7 @@ import { defined } from '../../../assert.ts';
 export type Range = readonly [first: number, end: number];
 
 /** Parts of the model: enough that a cut inside one matters little, few enough to compile. */
-const partCount = 8;
+const usualPartCount = 8;
 /** Of a part's size, what is its time; the rest is its number of layers. */
 const timeWeight = 0.75;
 /** The beginning of a part may move by so much of a part: every layer is in reach of one. */
@@ -17,8 +17,12 @@ const mostMove = 0.5;
  * Nearby, or a layer before or behind, a part begins where the fewest bytes cross, as the stages of plans do: handing
  * over is part of what it takes. `borderBytes`: what crosses before each layer.
  */
-export function partStarts(layerMs: readonly number[], borderBytes: readonly number[] = []): readonly number[] {
-  const { positions, starts } = evenParts(layerMs);
+export function partStarts(
+  layerMs: readonly number[],
+  borderBytes: readonly number[] = [],
+  partCount: number = usualPartCount,
+): readonly number[] {
+  const { positions, starts } = evenParts(layerMs, partCount);
   const distance = (layer: number, start: number): number => Math.abs(at(positions, layer) - at(positions, start));
   const bytes = (layer: number): number => borderBytes[layer] ?? 0;
   const nearby = (start: number): readonly number[] =>
@@ -34,7 +38,10 @@ export function partStarts(layerMs: readonly number[], borderBytes: readonly num
 }
 
 /** Where each layer begins in the model's whole size of 1, and the first layers of parts of about the same size. */
-function evenParts(layerMs: readonly number[]): {
+function evenParts(
+  layerMs: readonly number[],
+  partCount: number,
+): {
   readonly positions: readonly number[];
   readonly starts: ReadonlySet<number>;
 } {

@@ -1,86 +1,26 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { defined } from '../../../assert.ts';
 import { systemClock } from '../../../clock.ts';
-import type { Engine, Executable, Value } from '../../../engine/engine.ts';
+import type { Engine, Executable } from '../../../engine/engine.ts';
 import type { ProcessClock } from '../../../engine/process-clock.ts';
 import { createReferenceEngine } from '../../../engine/reference.ts';
 import { GraphBuilder } from '../../../graph/builder.ts';
 import type { Graph } from '../../../graph/graph.ts';
 import { type LayerSequence, layers } from '../../../graph/layers.ts';
-import { allocate, elementCount } from '../../../graph/tensor.ts';
-import { batchNormNet, residualNet, sequenceFirstNet, transformerNet } from '../../../testing/training-subjects.ts';
+import { createFakeEngine } from '../../../testing/fake-engine.ts';
+import {
+  batchNormNet,
+  chainOfLinears,
+  residualNet,
+  sequenceFirstNet,
+  transformerNet,
+} from '../../../testing/training-subjects.ts';
 import { assumedTraining } from '../../host/profile-here.ts';
 import { wholeForm } from '../stage-form.ts';
-import {
-  cachedProfile,
-  type MeasuredProfile,
-  type ProfileCache,
-  type ProfileOptions,
-  profileLayers,
-} from './profiler.ts';
+import { cachedProfile, type ProfileCache } from './cached-profile.ts';
+import type { MeasuredProfile, ProfileOptions } from './measurement.ts';
+import { profileLayers } from './profiler.ts';
 import { createStageTrial, type TrialTimes, total } from './stage-trial.ts';
-
-/** An engine on which every run takes 1 ms, and 1/8 ms for each node and sample. */
-interface FakeEngine extends Engine {
-  readonly compiled: Graph[];
-  readonly runCount: number;
-  /** Values that are alive. */
-  readonly valueCount: number;
-}
-
-function createFakeEngine(): FakeEngine {
-  const compiled: Graph[] = [];
-  const alive = new Set<number>();
-  let [busyMs, handle, runCount] = [0, 0, 0];
-  const value = (type: Value['type'], shape: readonly number[]): Value => {
-    alive.add(handle);
-    return { type, shape, handle: handle++ };
-  };
-  return {
-    name: 'fake',
-    blockSize: undefined,
-    compiled,
-    get runCount() {
-      return runCount;
-    },
-    get valueCount() {
-      return alive.size;
-    },
-    async compile(graph): Promise<Executable> {
-      assert.ok('nodes' in graph, 'a translation');
-      compiled.push(graph);
-      const batchSize = (graph.inputs[0]?.shape[0] ?? 1) as number; // a scalar has none
-      return {
-        inputs: graph.inputs.map(({ name }) => name),
-        outputs: graph.outputs.map(({ name }) => name),
-        run(inputs, _, replaced = {}) {
-          for (const { handle } of Object.values(inputs)) assert.ok(alive.has(handle));
-          for (const name of Object.values(replaced)) assert.ok(alive.delete(defined(inputs[name], name).handle));
-          runCount++;
-          busyMs += 1 + (graph.nodes.length * batchSize) / 8;
-          return Object.fromEntries(
-            graph.outputs.map(({ name, type, shape }) => [name, value(type, shape as number[])]),
-          );
-        },
-        release: () => {},
-      };
-    },
-    upload: ({ type, shape }) => value(type, shape),
-    download: async ({ type, shape }) => ({ type, shape, data: allocate(type, elementCount(shape)) }),
-    take: async ({ type, shape, handle }) => {
-      assert.ok(alive.delete(handle), 'taken twice');
-      return { type, shape, data: allocate(type, elementCount(shape)) };
-    },
-    release: ({ handle }) => assert.ok(alive.delete(handle), 'released twice'),
-    trim: () => {},
-    computed: () => Promise.resolve(0),
-    settled: async () => {},
-    valueBytes: () => 0,
-    busyMs: () => busyMs,
-    close: async () => {},
-  };
-}
 
 function options({
   frozen = [],
@@ -97,14 +37,6 @@ function options({
 }
 
 const label = { name: 'label', type: 'int64', shape: ['N'], batchAxis: 0, differentiable: false } as const;
-
-/** Linear layers of 6 to 6 with tanh between, and a head of 2. */
-function chain(count: number): LayerSequence {
-  const b = new GraphBuilder('chain', { seed: 1 });
-  let x = b.input('x', 'float32', ['N', 6]);
-  for (let index = 0; index < count; index++) x = b.tanh(b.linear(x, { name: `layer${index}`, outFeatures: 6 }));
-  return layers(b.build([b.linear(x, { name: 'head', outFeatures: 2 })]));
-}
 
 test('every layer has a time at every batch size, and facts that do not depend on the batch', async () => {
   const sequence = layers(residualNet().graph);
@@ -143,8 +75,8 @@ test('every layer has a time at every batch size, and facts that do not depend o
 test('layers that compute the same are measured once, however many they are', async () => {
   const totals: number[] = [];
   const note = { onProgress: (_done: number, total: number) => totals.push(total) };
-  const few = await profileLayers(createFakeEngine(), chain(3), options(note));
-  const many = await profileLayers(createFakeEngine(), chain(9), options(note));
+  const few = await profileLayers(createFakeEngine(), chainOfLinears(3), options(note));
+  const many = await profileLayers(createFakeEngine(), chainOfLinears(9), options(note));
   // The head, a middle one, the first, which has no input gradient, and the stages: at two batch sizes.
   assert.deepEqual(new Set(totals), new Set([2 * 4]));
   assert.equal(few.layers.length, 4);
@@ -153,7 +85,11 @@ test('layers that compute the same are measured once, however many they are', as
 
 test('a frozen layer is not taken for a trained one that computes the same', async () => {
   const engine = createFakeEngine();
-  const { times } = await profileLayers(engine, chain(4), options({ frozen: ['layer1.weight', 'layer1.bias'] }));
+  const { times } = await profileLayers(
+    engine,
+    chainOfLinears(4),
+    options({ frozen: ['layer1.weight', 'layer1.bias'] }),
+  );
   const backward = times.backwardMs[0] as readonly number[];
   assert.ok((backward[1] as number) < (backward[2] as number), `${backward}`);
   assert.equal(backward[2], backward[3]);
@@ -183,7 +119,7 @@ test('leading layers without training have no backward time and keep nothing; th
 });
 
 test('on a shared processor, stages take what the engine computes, and passes what the main thread does', async () => {
-  const sequence = chain(5);
+  const sequence = chainOfLinears(5);
   const engineAlone = await profileLayers(createFakeEngine(), sequence, options());
   const engine = createFakeEngine();
   // Four times what the engine tells: two of its thread, one of the main thread, and garbage.
@@ -214,7 +150,7 @@ test('on a shared processor, stages take what the engine computes, and passes wh
 });
 
 test('a process clock that stands still, or does not know the engine’s thread, leaves the engine’s times', async () => {
-  const sequence = chain(3);
+  const sequence = chainOfLinears(3);
   const { times: expected } = await profileLayers(createFakeEngine(), sequence, options());
   const engine = createFakeEngine();
   const clocks: readonly ProcessClock[] = [
@@ -228,7 +164,7 @@ test('a process clock that stands still, or does not know the engine’s thread,
 });
 
 test('the layers’ times add up to those of real stages', async () => {
-  const sequence = chain(5);
+  const sequence = chainOfLinears(5);
   const engine = createFakeEngine();
   const { times } = await profileLayers(engine, sequence, options());
   let callMs = 0;
@@ -337,13 +273,13 @@ test('no time is negative, even if the whole model seems to take less than the e
     },
     busyMs: () => busyMs,
   };
-  const { times } = await profileLayers(noisy, chain(9), options());
+  const { times } = await profileLayers(noisy, chainOfLinears(9), options());
   for (const rows of [times.forwardMs, times.backwardMs, times.stepMs ?? []])
     for (const ms of rows.flat()) assert.ok(ms > 0 && Number.isFinite(ms), `${ms} ms`);
 });
 
 test('a device too small for the whole model is measured by the parts that fit', async () => {
-  const sequence = chain(5);
+  const sequence = chainOfLinears(5);
   const [small, large] = [createFakeEngine(), createFakeEngine()];
   // The weights of one layer of 6 to 6 are 168 bytes, of all of them about 900; three copies of a part are below this,
   // of a half are not.
@@ -362,7 +298,7 @@ test('an update takes what its graphs take, by the weights that it changes', asy
   const engine = createFakeEngine();
   const { times, layers: found } = await profileLayers(
     engine,
-    chain(2),
+    chainOfLinears(2),
     options({ frozen: ['layer1.weight', 'layer1.bias'] }),
   );
   const updateMs = times.updateMs as readonly number[];
@@ -375,7 +311,7 @@ test('an update takes what its graphs take, by the weights that it changes', asy
 test('input gradients are part of the backward pass: none in the first layer, all in frozen layers', async () => {
   const { times } = await profileLayers(
     createFakeEngine(),
-    chain(4),
+    chainOfLinears(4),
     options({ frozen: ['layer2.weight', 'layer2.bias'] }),
   );
   for (const [point, row] of times.backwardMs.entries()) {
@@ -403,7 +339,7 @@ test('progress counts every measurement, up to the number announced', async () =
   const seen: string[] = [];
   await profileLayers(
     createFakeEngine(),
-    chain(3),
+    chainOfLinears(3),
     options({ onProgress: (done, total) => seen.push(`${done}/${total}`) }),
   );
   assert.deepEqual(seen, ['1/8', '2/8', '3/8', '4/8', '5/8', '6/8', '7/8', '8/8']);
@@ -439,11 +375,11 @@ test('a cached profile is used with names of this model; another batch size, eng
     },
   };
   const first = createFakeEngine();
-  const measured = await profileKept(cache, first, chain(3));
+  const measured = await profileKept(cache, first, chainOfLinears(3));
   assert.equal(measured.cached, false);
   assert.equal(store.size, 1);
   const second = createFakeEngine();
-  assert.deepEqual(await profileKept(cache, second, chain(3)), { ...measured, cached: true });
+  assert.deepEqual(await profileKept(cache, second, chainOfLinears(3)), { ...measured, cached: true });
   assert.equal(second.compiled.length, 0);
 
   const b = new GraphBuilder('renamed', { seed: 2 });
@@ -460,17 +396,17 @@ test('a cached profile is used with names of this model; another batch size, eng
 
   const adam = { ...assumedTraining(4, []), optimizer: { ...assumedTraining(4, []).optimizer, kind: 'adam' as const } };
   for (const [sequence, changes] of [
-    [chain(3), { batchSizes: [1, 8] }],
-    [chain(4), {}],
-    [chain(3), { frozen: ['layer1.weight'] }],
-    [chain(3), { training: adam }],
+    [chainOfLinears(3), { batchSizes: [1, 8] }],
+    [chainOfLinears(4), {}],
+    [chainOfLinears(3), { frozen: ['layer1.weight'] }],
+    [chainOfLinears(3), { training: adam }],
   ] as const) {
     const engine = createFakeEngine();
     assert.equal((await profileKept(cache, engine, sequence, changes)).cached, false);
     assert.ok(engine.compiled.length > 0);
   }
   const other = Object.assign(createFakeEngine(), { name: 'another engine' });
-  assert.equal((await profileKept(cache, other, chain(3))).cached, false);
+  assert.equal((await profileKept(cache, other, chainOfLinears(3))).cached, false);
 });
 
 test('a cache that cannot be written costs nothing but time', async () => {
@@ -478,7 +414,7 @@ test('a cache that cannot be written costs nothing but time', async () => {
     read: async () => undefined,
     write: () => Promise.reject(new Error('the disk is full')),
   };
-  const { cached } = await profileKept(cache, createFakeEngine(), chain(3));
+  const { cached } = await profileKept(cache, createFakeEngine(), chainOfLinears(3));
   assert.equal(cached, false);
 });
 

@@ -182,12 +182,12 @@ function copied(tensor: Tensor): Tensor {
 export interface Span {
   readonly ms: number;
   readonly runLimit: number;
+  /** Spans of a measurement, of which the median counts. */
+  readonly count: number;
+  /** At least so many runs before: the first micro-batches of new graphs take longer. */
+  readonly warmRuns: number;
 }
 
-/** Spans of a measurement. */
-const spanCount = 7;
-/** The first micro-batches of new graphs take longer. */
-const leastWarmRuns = 2;
 const warmMs = 10;
 /** Of runs this long one is timed. */
 const longRunMs = 1_000;
@@ -204,20 +204,22 @@ export async function timeMicroBatches(trial: StageTrial, span: Span): Promise<T
  * their times still compare.
  */
 export async function timeInTurn(trials: readonly StageTrial[], span: Span): Promise<readonly TrialTimes[]> {
-  const taken = trials.map((trial) => ({ trial, spans: [] as TrialTimes[], spanLimit: spanCount }));
+  const taken = trials.map((trial) => ({ trial, spans: [] as TrialTimes[], spanLimit: span.count }));
   for (const one of taken) if (await warmUpTrial(one.trial, span)) one.spanLimit = 1;
-  for (let turn = 0; turn < spanCount; turn++)
+  for (let turn = 0; turn < span.count; turn++)
     for (const { trial, spans, spanLimit } of taken) if (turn < spanLimit) spans.push(await meanTimes(trial, span));
-  return taken.map(({ spans }) => defined(spans.toSorted((a, b) => total(a) - total(b))[spans.length >> 1], 'a span'));
+  return taken.map(({ spans }) =>
+    defined(spans.toSorted((a, b) => total(a) - total(b))[(spans.length - 1) >> 1], 'a span'),
+  );
 }
 
 /**
  * The first micro-batches of new graphs take longer, the very first several times as long. Whether they take so long
  * that one is enough.
  */
-async function warmUpTrial(trial: StageTrial, { runLimit }: Span): Promise<boolean> {
+async function warmUpTrial(trial: StageTrial, { runLimit, warmRuns }: Span): Promise<boolean> {
   let [lastMs, warm] = [0, 0];
-  for (let run = 0; warm < warmLimitMs && (run < leastWarmRuns || (warm < warmMs && run < runLimit)); run++) {
+  for (let run = 0; warm < warmLimitMs && (run < warmRuns || (warm < warmMs && run < runLimit)); run++) {
     lastMs = total(await trial.microBatch());
     warm += lastMs;
   }
@@ -236,10 +238,10 @@ async function meanTimes(trial: StageTrial, { ms, runLimit }: Span): Promise<Tri
   };
 }
 
-/** What an update adds to a round of micro-batches. */
-export async function timeUpdate(trial: StageTrial): Promise<number> {
+/** What an update adds to a round of micro-batches: the median of `rounds`. */
+export async function timeUpdate(trial: StageTrial, rounds: number = updateRounds): Promise<number> {
   const updates: number[] = [];
-  for (let round = 0; round < updateRounds; round++) {
+  for (let round = 0; round < rounds; round++) {
     await trial.microBatch();
     updates.push(await trial.update());
   }

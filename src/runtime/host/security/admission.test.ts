@@ -91,6 +91,10 @@ test('links are encrypted beyond this machine, and plain on it', () => {
   assert.equal(isEncrypted({ host: '192.168.1.20', insecure: true }), false);
   for (const host of ['127.0.0.1', '::1', 'localhost']) assert.equal(isEncrypted({ host, insecure: false }), false);
   assert.equal(isEncrypted({ host: '127.0.0.1', insecure: true, tlsCert: 'own.pem' }), true);
+  // What is advertised may lead here from elsewhere.
+  for (const host of ['0.0.0.0', '::']) assert.equal(isEncrypted({ host, insecure: false }), true);
+  assert.equal(isEncrypted({ host: '127.0.0.1', advertise: '192.168.1.20:7700', insecure: false }), true);
+  assert.equal(isEncrypted({ host: '127.0.0.1', advertise: 'localhost:7700', insecure: false }), false);
 });
 
 test('the authority is made once, in a file of mode 0600; open to others or damaged, it is refused', async () => {
@@ -289,7 +293,13 @@ test('workers link to each other with certificates, each to the one that the pla
   const token = 'the-token-of-this-run';
   const arrived: string[] = [];
   const network = (who: Admission) =>
-    createPeerNetwork(who.name, '127.0.0.1', token, (link) => arrived.push(link.peer), who.identity);
+    createPeerNetwork({
+      name: who.name,
+      host: '127.0.0.1',
+      token,
+      onLink: (link) => arrived.push(link.peer),
+      identity: who.identity,
+    });
   const [atA, atB] = [await network(a), await network(b)];
   assert.match(atA.url, /^wss:/);
   const link = await atB.connect({ name: 'a', url: atA.url });

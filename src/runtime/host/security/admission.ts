@@ -19,6 +19,7 @@ import { type Authority, checkPair, createIdentity } from '../../../transport/no
 import { deviceOf, keyHash } from '../../../transport/node/tls/identity.ts';
 import type { TlsOptions } from '../../../transport/node/websocket.ts';
 import type { Accepted } from '../../../transport/node/websocket-server.ts';
+import { isThisMachine, parseAdvertised } from '../addresses.ts';
 import { loadAuthority } from './authority-store.ts';
 import { createRegistry, type EnrolledDevice } from './registry.ts';
 import { stateFolder } from './state-folder.ts';
@@ -26,6 +27,8 @@ import { stateFolder } from './state-folder.ts';
 /** Where a coordinator listens, and how. */
 export interface DoorOptions {
   readonly host: string;
+  /** Where others reach it, if not there. */
+  readonly advertise?: string;
   /** Plain links beyond this machine. */
   readonly insecure: boolean;
   /** Files of the user's own certificate and key (PEM), instead of one of the cluster's authority. */
@@ -46,7 +49,8 @@ export interface Door {
   readonly joinCode: string;
   /**
    * Refuses a caller, or gives it its name in this run. An enrolled device gets its certificate in the facts and joins
-   * with its next call.
+   * with its next call. Over plain links nothing tells a relay's callers apart: whoever knows the run's secret is taken
+   * for the device that it says it is.
    */
   admit(hello: Hello, certificate: X509Certificate | undefined, address?: string): Promise<Accepted | Refused>;
   /** Ends the code's validity; devices with a certificate stay. */
@@ -56,9 +60,14 @@ export interface Door {
 /** The name of every run's coordinator. */
 export const coordinatorName = 'coordinator';
 
+/** True if nobody beyond this machine is to connect. What is advertised may lead here from elsewhere. */
+export function staysHere({ host, advertise }: Pick<DoorOptions, 'host' | 'advertise'>): boolean {
+  return isThisMachine(host) && (advertise === undefined || isThisMachine(parseAdvertised(advertise).host));
+}
+
 /** True if links to this address are encrypted: all beyond this machine are, unless the user decides otherwise. */
-export function isEncrypted({ host, insecure, tlsCert }: Pick<DoorOptions, 'host' | 'insecure' | 'tlsCert'>): boolean {
-  return tlsCert !== undefined || !(insecure || host === 'localhost' || isLoopback(host));
+export function isEncrypted(options: Pick<DoorOptions, 'host' | 'advertise' | 'insecure' | 'tlsCert'>): boolean {
+  return options.tlsCert !== undefined || !(options.insecure || staysHere(options));
 }
 
 /**
@@ -76,6 +85,7 @@ function plainDoor(codes: JoinCodes): Door {
   return {
     joinCode: codes.issue(randomBytes(joinCodeBytes)),
     async admit(hello) {
+      if (hello.purpose === 'relay') return { kind: 'accepted', name: hello.name };
       if (hello.purpose !== 'worker') return refused('only workers join here');
       return wrongCode(codes, hello.credential) ?? { kind: 'accepted', name: names.free(hello.name) };
     },
@@ -172,7 +182,7 @@ function enrolledDevice({ name, facts }: Accepted, nowMs: number): EnrolledDevic
 }
 
 function member(names: Names, hello: Hello, certificate: X509Certificate | undefined): Accepted | Refused {
-  if (hello.purpose !== 'worker') return refused('only workers join here');
+  if (hello.purpose !== 'worker' && hello.purpose !== 'relay') return refused('only workers join here');
   const device = deviceOf(certificate?.subjectAltName);
   if (certificate === undefined || device?.role !== 'worker')
     return refused('a device joins with a certificate: give it the join code');

@@ -1,0 +1,39 @@
+// Sizes that a model file leaves open, for the commands that work without a data set: from --input-shape or --data.
+
+import type { Command } from 'commander';
+import { parseInputShape } from '../graph/onnx/input-shapes.ts';
+import { type LoadModelOptions, loadModel } from '../runtime/host/models.ts';
+import type { LoadedModel } from '../runtime/run/loaded-model.ts';
+import { sizedByData } from '../runtime/run/subject.ts';
+import { loadDataset } from '../storage/node/datasets.ts';
+import { collected } from './flag-values.ts';
+
+/** The flags of {@link addSizeFlags}. */
+export interface SizeOptions {
+  readonly inputShape?: readonly string[];
+  readonly data?: string;
+}
+
+/** Adds --input-shape and --data to a command. */
+export function addSizeFlags(command: Command): Command {
+  return command
+    .option(
+      '--input-shape <NAME=SHAPE>',
+      'sizes of an input that the model leaves open, as x=N,3,224,224; repeatable',
+      collected,
+      [],
+    )
+    .option('--data <SPEC>', 'instead of --input-shape: data as of asteroid train, whose sizes are taken');
+}
+
+/** Loads a model with its open sizes as the flags give them. Throws InputError. */
+export async function loadSizedModel(
+  spec: string,
+  { inputShape = [], data }: SizeOptions,
+  options: LoadModelOptions = {},
+): Promise<LoadedModel> {
+  const model = await loadModel(spec, 0, { ...options, inputShapes: inputShape.map(parseInputShape) });
+  if (data === undefined) return model;
+  const { train } = await loadDataset(data);
+  return { ...model, graph: sizedByData(model.graph, train) };
+}

@@ -1,0 +1,169 @@
+// A profile in seconds, for a run that begins at once: layers alone for one sample and for as many as take about a
+// quarter of a second, and at that size the whole model as real stages, a few apart and one as a whole. Other batch
+// sizes follow from a line through the two. Graphs are compiled about three times over, against thirty in a full
+// profile (profiler.ts).
+
+import { defined } from '../../../assert.ts';
+import type { Engine } from '../../../engine/engine.ts';
+import { cutBytes, type LayerSequence } from '../../../graph/layers.ts';
+import { median } from '../../../statistics.ts';
+import { calibratedTimes, deviceTimes, type Factors, layersMs, noSplit, partFactors } from './calibration.ts';
+import { type LayerTrialOptions, type Runs, scaledTrial, timeEmptyRun, timeLayersAt } from './layer-trials.ts';
+import type { FoundTimes, ProfileOptions } from './measurement.ts';
+import { at, partStarts, rangesOf, sum, sumsByPart } from './parts.ts';
+import { type Span, timeMicroBatches, timeUpdate, total } from './stage-trial.ts';
+import { inPasses, type LayerTrial, type TrialRequest, timeStages, withTrial } from './trials.ts';
+
+/** A micro-batch that is measured takes about so long at this rate, which one core reaches or passes… */
+const microBatchMs = 80;
+const flopsPerMs = 8e6;
+/** … but no longer than this by what few samples take, unless these take longer. */
+const longestMs = 1_500;
+/** Parts of the model that are measured as stages. */
+const partCount = 3;
+const runs: Runs = { ms: 3, least: 2, most: 5, isShortest: true };
+const emptyRuns: Runs = { ms: 5, least: 5, most: 30, isShortest: true };
+const span: Span = { ms: 8, runLimit: 1, count: 2, warmRuns: 1 };
+const updateCount = 1;
+
+/** Times at the first and the last of the batch sizes and any between them. */
+export async function quickTimes(
+  engine: Engine,
+  sequence: LayerSequence,
+  options: ProfileOptions & { readonly kinds: readonly string[] },
+): Promise<FoundTimes> {
+  const { batchSizes, training, label, memoryBytes, processWork, clock, kinds, onProgress } = options;
+  const [smallest, most] = [defined(batchSizes[0], 'a batch size'), defined(batchSizes.at(-1), 'a batch size')];
+  const steps = new Set(kinds).size * (smallest === most ? 1 : 2) + 2;
+  let done = 0;
+  const onStep = (): void => onProgress(Math.min(steps, ++done), steps);
+  const trialOptions: LayerTrialOptions = { training, clock, kinds, runs, onStep };
+  const runMs = await timeEmptyRun(engine, { clock, runs: emptyRuns });
+  const layersAt = async (size: number, isBrief: boolean): Promise<readonly LayerTrial[]> =>
+    (await timeLayersAt(engine, sequence, size, { ...trialOptions, isBrief })).map((trial) => lessRuns(trial, runMs));
+  const byFlops = samplesByFlops(sequence);
+  const mayGrow = most > smallest && byFlops >= 2 * smallest;
+  const small = await layersAt(smallest, mayGrow);
+  const batchSize = mayGrow ? clamp(samplesFor(byFlops, aloneMs(small) / smallest), smallest + 1, most) : smallest;
+  const large = mayGrow ? await layersAt(batchSize, false) : small;
+  const common = { engine, sequence, training, label, memoryBytes, processWork, span };
+  const callsMs = await timeCalls({ ...common, batchSize: smallest, alone: small });
+  const found = await stageFactors({ ...common, batchSize, alone: large }, callsMs, onStep);
+  onStep();
+  const calibrated = batchSizes.map((size) =>
+    calibratedTimes(found.factors, onLine({ small, smallest, large, batchSize }, size)),
+  );
+  const times = deviceTimes(sequence, training.frozen, calibrated, {
+    ...found,
+    fusedFactors: batchSizes.map(() => found.factors.fused),
+    callsMs,
+  });
+  return { times, largest: large, batchSize };
+}
+
+/** A layer without the runs of its two passes: in a stage it has none of its own. Of a short time half stays. */
+function lessRuns(trial: LayerTrial, runMs: number): LayerTrial {
+  const less = (ms: number): number => (ms === 0 ? 0 : Math.max(ms / 2, ms - runMs));
+  return { ...trial, forwardMs: less(trial.forwardMs), backwardMs: less(trial.backwardMs) };
+}
+
+/** Samples of a micro-batch that is short enough to wait for, by its floating-point operations. */
+function samplesByFlops({ layers }: LayerSequence): number {
+  // A backward pass has about two forward passes' work.
+  const sampleFlops = 3 * sum(layers.map(({ flops }) => flops));
+  return sampleFlops === 0 ? Number.POSITIVE_INFINITY : (microBatchMs * flopsPerMs) / sampleFlops;
+}
+
+/** Samples of a micro-batch to measure, from what one takes among few. */
+function samplesFor(byFlops: number, sampleMs: number): number {
+  return Math.floor(Math.max(microBatchMs / sampleMs, Math.min(byFlops, longestMs / sampleMs)));
+}
+
+function clamp(value: number, least: number, most: number): number {
+  return Math.min(most, Math.max(least, value));
+}
+
+function aloneMs(layers: readonly LayerTrial[]): number {
+  return sum(layers.map(({ forwardMs, backwardMs }) => forwardMs + backwardMs));
+}
+
+/** Each layer on the line through its times at two batch sizes; in proportion where there is one. */
+function onLine(
+  {
+    small,
+    smallest,
+    large,
+    batchSize,
+  }: {
+    readonly small: readonly LayerTrial[];
+    readonly smallest: number;
+    readonly large: readonly LayerTrial[];
+    readonly batchSize: number;
+  },
+  size: number,
+): readonly LayerTrial[] {
+  if (batchSize === smallest) return large.map((trial) => scaledTrial(trial, size / batchSize));
+  const part = (size - smallest) / (batchSize - smallest);
+  return large.map((trial, layer) => {
+    const { forwardMs, backwardMs } = defined(small[layer], 'a layer');
+    // Noise must not make more samples take less.
+    const along = (few: number, many: number): number => few + part * Math.max(0, many - few);
+    return {
+      ...trial,
+      forwardMs: along(forwardMs, trial.forwardMs),
+      backwardMs: along(backwardMs, trial.backwardMs),
+    };
+  });
+}
+
+/** How stages differ from their layers alone, and what the whole model takes for a round's end. */
+interface StageFactors {
+  readonly factors: Factors;
+  readonly mainMs: number | undefined;
+  readonly updateMs: number | undefined;
+}
+
+/** `callsMs`: what a stage takes for a micro-batch besides its layers. */
+async function stageFactors(request: TrialRequest, callsMs: number, onStep: () => void): Promise<StageFactors> {
+  const { sequence, alone } = request;
+  const last = await withTrial(request, [0, alone.length], 'step', async (trial) => ({
+    stepMs: layersMs(total(await timeMicroBatches(trial, span)), callsMs),
+    updateMs: await timeUpdate(trial, updateCount),
+  }));
+  onStep();
+  const starts = partStarts(
+    alone.map(({ forwardMs, backwardMs }) => forwardMs + backwardMs),
+    sequence.layers.map((_, layer) => cutBytes(sequence.layers[layer - 1]?.outputs ?? [])),
+    partCount,
+  );
+  const parts = await timeStages(request, inPasses(rangesOf(starts, alone.length), 'apart'));
+  const factorsOf = (pass: 'forwardMs' | 'backwardMs'): readonly number[] =>
+    partFactors(
+      sumsByPart(starts, alone, (layer) => layer[pass]),
+      parts.map((part) => part && layersMs(part[pass], callsMs / 2)),
+    );
+  const known = parts.filter((part) => part !== undefined);
+  const apartMs = sum(known.map((part) => layersMs(total(part), callsMs)));
+  const fused = known.length < parts.length || last === undefined ? 1 : last.stepMs / apartMs;
+  const mains = known.map((part) => part.mainMs).filter((ms) => ms !== undefined);
+  return {
+    factors: {
+      starts,
+      forward: factorsOf('forwardMs'),
+      backward: factorsOf('backwardMs'),
+      fused,
+      split: noSplit(starts),
+    },
+    mainMs: mains.length === 0 ? undefined : median(mains),
+    updateMs: last?.updateMs,
+  };
+}
+
+/** What a stage takes for a micro-batch besides its layers, from a small one: the quickest layer with few samples. */
+async function timeCalls(request: TrialRequest): Promise<number> {
+  const { alone } = request;
+  const layerMs = alone.map(({ forwardMs, backwardMs }) => forwardMs + backwardMs);
+  const quickest = layerMs.indexOf(Math.min(...layerMs));
+  const times = await withTrial(request, [quickest, quickest + 1], 'apart', (trial) => timeMicroBatches(trial, span));
+  return times === undefined ? 0 : Math.max(0, total(times) - at(layerMs, quickest));
+}

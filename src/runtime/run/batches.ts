@@ -1,0 +1,63 @@
+// The batches of a run's rounds: which samples, how many, and by what sums over them become the mean that PyTorch takes
+// over such a batch.
+
+import type { LayerSequence } from '../../graph/layers.ts';
+import { elementCount } from '../../graph/tensor.ts';
+import { countedLabels, type Dataset, gatherField } from '../../training/data/dataset.ts';
+import { type BatchOrder, batchIndices, restSizeOf, roundsPerEpoch } from '../../training/data/order.ts';
+import type { RoundBatch } from '../protocol/round-batch.ts';
+import type { TrainSettings } from './settings.ts';
+
+/** How many rounds' batches are remembered: those that are granted, and the last that have committed. */
+const keptCount = 8;
+
+/** How a run's batches are drawn. Throws InputError for a batch larger than the data. */
+export function batchOrder(
+  { sampleCount }: Dataset,
+  { batch: batchSize, seed, shuffle, dropLast }: TrainSettings,
+  { fixedBatch }: LayerSequence,
+): BatchOrder {
+  const restSize = dropLast ? 0 : restSizeOf({ sampleCount, batchSize }, fixedBatch);
+  return { sampleCount, batchSize, restSize, seed, shuffle };
+}
+
+/** The samples of an epoch's last, smaller batch; 0 if the run comes to none. */
+export function comingRestSize(order: BatchOrder, { steps }: Pick<TrainSettings, 'steps'>): number {
+  return steps === undefined || steps >= roundsPerEpoch(order) ? (order.restSize ?? 0) : 0;
+}
+
+/** What the user should know of samples that a model of a fixed batch size cannot take; nothing if there are none. */
+export function leftOut(
+  { sampleCount, batchSize, restSize = 0 }: BatchOrder,
+  { dropLast }: TrainSettings,
+  { fixedBatch }: LayerSequence,
+): readonly string[] {
+  const leftCount = (sampleCount % batchSize) - restSize;
+  if (dropLast || leftCount === 0) return [];
+  return [
+    `${leftCount} of ${sampleCount} samples are left out of each epoch, other ones each time if they are shuffled: ` +
+      `the model was exported for batches of exactly ${fixedBatch}.`,
+  ];
+}
+
+/** The batch of each round. */
+export function batchesOf(dataset: Dataset, order: BatchOrder): (round: number) => RoundBatch {
+  const { labels } = dataset;
+  const perSample = elementCount(labels.values.shape.slice(1));
+  const known = new Map<number, RoundBatch>();
+  return (round) => {
+    const found = known.get(round);
+    if (found !== undefined) return found;
+    const indices = batchIndices(order, round);
+    const sampleCount = indices.length;
+    const isWhole = labels.ignored === undefined;
+    const counted = isWhole ? sampleCount * perSample : countedLabels(gatherField(dataset, labels, indices));
+    const batch = { sampleCount, factor: counted === 0 ? 0 : (order.batchSize * perSample) / counted };
+    known.set(round, batch);
+    for (const old of known.keys()) {
+      if (known.size <= keptCount) break;
+      known.delete(old);
+    }
+    return batch;
+  };
+}
