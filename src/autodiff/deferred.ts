@@ -1,6 +1,6 @@
-// Deferred nodes: the gradient of a convolution or a batch normalization, or a sample of an image's channels, as a single
-// node, so that lowering can choose its form by the layout of the values around it. write-out.ts gives the plain forms.
-// Files and engines never contain these nodes.
+// Deferred nodes: the gradient of a convolution or a batch normalization, or a sample of an image's channels, as a
+// single node, so that lowering can choose its form by the layout of the values around it. write-out.ts gives the plain
+// forms. Files and engines never contain these nodes.
 
 import { defined } from '../assert.ts';
 import type { Emitter } from '../graph/emitter.ts';
