@@ -35,8 +35,8 @@ export function leftOut(
   const leftCount = (sampleCount % batchSize) - restSize;
   if (dropLast || leftCount === 0) return [];
   return [
-    `${leftCount} of ${sampleCount} samples are left out of each epoch, other ones each time if they are shuffled: ` +
-      `the model was exported for batches of exactly ${fixedBatch}.`,
+    `${leftCount} of ${sampleCount} samples ${leftCount === 1 ? 'is' : 'are'} left out of each epoch, other ones each ` +
+      `time if they are shuffled: the model was exported for batches of exactly ${fixedBatch}.`,
   ];
 }
 
