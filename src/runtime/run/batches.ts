@@ -36,8 +36,8 @@ export function leftOut(
   if (dropLast || leftCount === 0) return [];
   const verb = leftCount === 1 ? 'is' : 'are';
   return [
-    `${leftCount} of ${sampleCount} samples ${verb} left out of each epoch, other ones each time if they are shuffled: ` +
-      `the model was exported for batches of exactly ${fixedBatch}.`,
+    `${leftCount} of ${sampleCount} samples ${verb} left out of each epoch, other ones each time if they are ` +
+      `shuffled: the model was exported for batches of exactly ${fixedBatch}.`,
   ];
 }
 
