@@ -5,6 +5,7 @@ import { existsSync } from 'node:fs';
 import { join } from 'node:path';
 import { parseCluster, parsePlan } from '../cluster/validate.ts';
 import { InputError } from '../errors.ts';
+import { parseInputShape } from '../graph/onnx/input-shapes.ts';
 import { loadModel } from '../runtime/host/models.ts';
 import { prepareRun } from '../runtime/host/session-here.ts';
 import type { PreparedRun, SessionInput } from '../runtime/run/prepare.ts';
@@ -26,6 +27,7 @@ export async function readRun(
   const model = await loadModel(settings.model, settings.seed, {
     ...(headClasses === undefined ? {} : { headClasses }),
     ...(batchNorm === undefined ? {} : { batchNorm }),
+    inputShapes: settings.inputShape.map(parseInputShape),
   });
   const { train, test } = await loadDataset(settings.data, { seed: settings.seed });
   const evaluation = settings.evalData === undefined ? test : await evaluationData(settings.evalData, settings.seed);

@@ -34,6 +34,7 @@ test('defaults', () => {
     beta2: 0.999,
     epsilon: 1e-8,
     loss: 'cross-entropy',
+    inputShape: [],
     freeze: [],
     freezeAllBut: [],
     profile: 'quick',

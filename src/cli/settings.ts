@@ -39,6 +39,14 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     schema: text,
     isRequired: true,
   },
+  inputShape: {
+    argument: 'NAME=SHAPE',
+    description:
+      'sizes of an input that the model leaves open, as x=N,3,224,224, where the data are not enough; may be repeated',
+    schema: z.array(text),
+    default: [],
+    isList: true,
+  },
   headClasses: {
     argument: 'N',
     description: 'replace the classifier at the end by a new one with N classes',

@@ -5,7 +5,7 @@ import { InputError } from '../errors.ts';
 import { simulate } from '../simulator/simulate.ts';
 import { randomPlan } from '../testing/random-plans.ts';
 import { checkProgram } from './check.ts';
-import { program } from './generate.ts';
+import { layoutOf, program } from './generate.ts';
 import { bucketsOf, effectiveInFlight, paceOf } from './pace.ts';
 import type { Program } from './program.ts';
 import { scheduleOf, schedules } from './schedules.ts';
@@ -330,4 +330,67 @@ test('the queue before a slow device is bounded: at most K_p micro-batches are a
       );
     }
   }
+});
+
+test('a round of any smaller number of samples is sound: each sample forward and backward once in each stage', () => {
+  for (let seed = 0; seed < 300; seed++) {
+    const plan = randomPlan(seed);
+    const batchSize = plan.microBatchSize * plan.microBatchCount;
+    const sampleCount = 1 + ((seed * 7919) % batchSize);
+    const layout = layoutOf({ ...plan, batchSize }, sampleCount);
+    const made = program(layout);
+    checkProgram(made, layout);
+    const lastSize = made.lastMicroBatchSize ?? plan.microBatchSize;
+    for (let stage = 0; stage < plan.stages.length; stage++) {
+      const counts = new Array<number>(sampleCount).fill(0);
+      for (const { samples, instructions } of made.devices.filter((device) => device.stage === stage))
+        for (const step of instructions) {
+          if (step.kind !== 'forward') continue;
+          const end = step.microBatch === made.microBatchCount - 1 ? Math.min(samples[1], lastSize) : samples[1];
+          for (let sample = samples[0]; sample < end; sample++)
+            counts[step.microBatch * plan.microBatchSize + sample] =
+              (counts[step.microBatch * plan.microBatchSize + sample] ?? 0) + 1;
+        }
+      assert.ok(
+        counts.length === sampleCount && counts.every((count) => count === 1),
+        `seed ${seed}, ${sampleCount} of ${batchSize}, stage ${stage}: ${counts.join()}`,
+      );
+    }
+  }
+});
+
+test('a device without samples of the last micro-batch takes no part in it, and only reduces and updates', () => {
+  const plan: PlanLayout = {
+    planner: 'by hand',
+    schedule: '1f1b',
+    batchSize: 8,
+    microBatchSize: 4,
+    microBatchCount: 2,
+    stages: [
+      { layers: [0, 1], devices: ['a', 'b'], samples: [3, 1], inFlight: 2 },
+      { layers: [1, 2], devices: ['c'], samples: [4], inFlight: 1 },
+    ],
+  };
+  const layout = layoutOf(plan, 6);
+  const made = program(layout);
+  checkProgram(made, layout);
+  assert.equal(made.lastMicroBatchSize, 2);
+  const texts = made.devices.map(({ samples, instructions }) =>
+    instructions.filter(({ kind }) => kind !== 'receive').map((step) => instructionText(step, samples)),
+  );
+  assert.deepEqual(
+    texts.map((text) => text.length),
+    [8, 5, 8],
+  );
+  const sent = made.devices.map(({ instructions }) =>
+    instructions.flatMap((step) =>
+      step.kind === 'send' ? [[step.microBatch, step.to, ...step.samples].join(' ')] : [],
+    ),
+  );
+  assert.deepEqual(sent, [['0 c 0 3', '1 c 0 2'], ['0 c 3 4'], ['0 a 0 3', '0 b 3 4', '1 a 0 2']]);
+  const spoilt = { ...made, lastMicroBatchSize: 3 };
+  assert.throws(() => checkProgram(spoilt, layout), /3 samples in its last micro-batch and the plan 2/);
+  const claimed = { ...layout, batchSize: 7 };
+  assert.throws(() => checkProgram(made, claimed), /2 samples in its last micro-batch and the plan 3/);
+  assert.equal(program(layoutOf(plan, 4)).lastMicroBatchSize, undefined);
 });

@@ -54,8 +54,8 @@ export function lossGraph(kind: LossKind, logits: ValueType, labels: ValueType, 
   assert(labelSmoothing >= 0 && labelSmoothing < 1, `label smoothing of ${labelSmoothing}`);
   if (!isFloat(logits.type))
     throw new InputError(
-      `The model's output is ${logits.type}, and a loss compares floats; export the model with its logits or ` +
-        'values as the first output.',
+      `The model's output is ${logits.type}, and a loss compares floats; choose another with --output, or export the ` +
+        'model with its logits or values as the first output.',
     );
   const emitter = new Emitter();
   const writer = new LossWriter(emitter, logits, labels, ignoresNegative);

@@ -5,7 +5,7 @@
 import { create } from '@bufbuild/protobuf';
 
 import { freshName } from '../liveness.ts';
-import { int64s, type Tensor, tensor } from '../tensor.ts';
+import { int64s, type Tensor, tensor, wrap } from '../tensor.ts';
 import { patchGraph, patchNode } from './encode.ts';
 import {
   AttributeProto_AttributeType,
@@ -18,7 +18,7 @@ import {
 } from './generated/onnx_pb.ts';
 import { madeUpName } from './made-up-name.ts';
 import { formulaOf, isMask } from './number-tables.ts';
-import { type Origins, originsOf } from './origins.ts';
+import { type Origins, operationOf, originsOf } from './origins.ts';
 import { decodeTensor, encodeTensor } from './tensors.ts';
 
 /** Fewer different rows may be equal by chance, or mean something else. */
@@ -89,6 +89,29 @@ export function retieRows(graph: GraphProto): GraphProto {
     const { added, made } = lookUp(value, rows, stem);
     nodes.push(...made);
     return added;
+  });
+  return nodes.length === 0 ? graph : patchGraph(graph, { initializer, node: [...nodes, ...graph.node] });
+}
+
+/**
+ * The graph in which a tensor that the exporter computed as the exponential of one parameter (a logit scale) is
+ * computed from that parameter again.
+ */
+export function restoreExponents(graph: GraphProto): GraphProto {
+  const { computed } = originsOf(graph);
+  const names = new Set([...graph.initializer.map(({ name }) => name), ...graph.node.flatMap(({ output }) => output)]);
+  const nodes: NodeProto[] = [];
+  const initializer = graph.initializer.map((value) => {
+    const { parameters = [], others = [], steps = [] } = computed.get(value.name) ?? {};
+    const [parameter = ''] = parameters;
+    const isExponential = operationOf(value.name) === 'exp' && parameters.length === 1 && others.length === 0;
+    if (!isExponential || steps.length > 0 || names.has(parameter) || value.dataType !== TensorProto_DataType.FLOAT)
+      return value;
+    const { shape, data } = decodeTensor(value, `Initializer "${value.name}"`);
+    const exponents = Float32Array.from(data as Float32Array, Math.log);
+    if (!exponents.every(Number.isFinite)) return value;
+    nodes.push(create(NodeProtoSchema, { opType: 'Exp', name: value.name, input: [parameter], output: [value.name] }));
+    return encodeTensor(wrap('float32', shape, exponents), parameter);
   });
   return nodes.length === 0 ? graph : patchGraph(graph, { initializer, node: [...nodes, ...graph.node] });
 }

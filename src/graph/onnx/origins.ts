@@ -8,6 +8,8 @@ export interface Origin {
   readonly parameters: readonly string[];
   /** Buffers and constants. */
   readonly others: readonly string[];
+  /** Names of the results in between. */
+  readonly steps: readonly string[];
   /** True if elements were only selected, repeated and put into another order. */
   readonly isRearranged: boolean;
 }
@@ -69,12 +71,16 @@ function signatureKinds(text: string): ReadonlyMap<string, boolean> {
 
 function origin(name: string, folded: string, kinds: ReadonlyMap<string, boolean>): Origin {
   const sources = [...folded.matchAll(/'([^']*)'/g)].map(([, source = '']) => source);
-  const isSource = (source: string): boolean => kinds.has(source);
+  const steps = sources.filter((source) => !kinds.has(source));
   return {
     parameters: sources.filter((source) => kinds.get(source) === true),
     others: sources.filter((source) => kinds.get(source) === false),
-    isRearranged: [name, ...sources.filter((source) => !isSource(source))].every((one) =>
-      rearranging.has(one.replace(/_\d+$/, '')),
-    ),
+    steps,
+    isRearranged: [name, ...steps].every((one) => rearranging.has(operationOf(one))),
   };
+}
+
+/** PyTorch's operation in the name of its result: `expand_1` → expand. */
+export function operationOf(name: string): string {
+  return name.replace(/_\d+$/, '');
 }

@@ -115,7 +115,8 @@ function judged(name: string, value: Tensor, evidence: Evidence): Judgement {
   if (origin !== undefined && origin.parameters.length > 0) {
     const from = origin.parameters.slice(0, 3).join(', ');
     if (origin.isRearranged) return trained(`rearranged from ${from}`);
-    return trained(`computed from ${from} ahead, and trained as it is`, inPosition);
+    const isMerged = origin.others.some((source) => source.endsWith('running_var'));
+    return trained(`computed from ${from} ahead, and trained as it is`, isMerged);
   }
   if (origin !== undefined && origin.others.length > 0)
     return fixed(`computed from ${origin.others.slice(0, 3).join(', ')}, no parameter`);

@@ -1,27 +1,29 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import type { PlanLayout } from '../../cluster/cluster.ts';
 import { tensor } from '../../graph/tensor.ts';
-import { program } from '../../schedule/generate.ts';
+import { layoutOf, program } from '../../schedule/generate.ts';
 import type { Frame } from '../../transport/link.ts';
 import { DataFeed } from './data-feed.ts';
 import type { Batch } from './options.ts';
 
-/** Four samples: sample s of round r is [r, s], its label s. */
-function batch(round: number): Batch {
+/** Four samples, or fewer: sample s of round r is [r, s], its label s. */
+function batch(round: number, sampleCount: number): Batch {
+  const samples = Array.from({ length: sampleCount }, (_, index) => index);
   return {
     inputs: [
       tensor(
         'float32',
-        [4, 2],
-        [0, 1, 2, 3].flatMap((sample) => [round, sample]),
+        [sampleCount, 2],
+        samples.flatMap((sample) => [round, sample]),
       ),
     ],
-    labels: tensor('int32', [4], [0, 1, 2, 3]),
+    labels: tensor('int32', [sampleCount], samples),
   };
 }
 
 /** The first stage on `a` (one sample of each micro-batch of two) and `b`, the second on `c`. */
-const twoStages = program({
+const plan: PlanLayout = {
   planner: 'fixed',
   schedule: '1f1b',
   batchSize: 4,
@@ -31,18 +33,20 @@ const twoStages = program({
     { layers: [0, 1], devices: ['a', 'b'], samples: [1, 1], inFlight: 2 },
     { layers: [1, 2], devices: ['c'], samples: [2], inFlight: 1 },
   ],
-});
+};
+const twoStages = program(plan);
 
 /** A feed whose sends are written down, and wait for `open` where that is given. */
 function feedTo(
   sent: string[],
   open: () => Promise<void> = () => Promise.resolve(),
+  sampleCount = 4,
 ): { feed: DataFeed; errors: unknown[] } {
   const errors: unknown[] = [];
   const feed = new DataFeed({
     batch: (round) => {
       if (round === 9) throw new Error('no data');
-      return batch(round);
+      return batch(round, sampleCount);
     },
     send: async (device, { kind, round, epoch, microBatch, tensors }: Frame) => {
       sent.push(
@@ -72,6 +76,22 @@ test('each device gets its samples, micro-batch by micro-batch, round after roun
   ]);
   assert.equal(sent[6], 'a input 3/8/0: 8 0');
   assert.equal(sent.length, 12);
+});
+
+test('a smaller batch is cut as its own program says', async () => {
+  const sent: string[] = [];
+  const { feed } = feedTo(sent, undefined, 3);
+  feed.begin(program(plan), (sampleCount) => program(layoutOf(plan, sampleCount)));
+  feed.feed(7, 3);
+  while (sent.length < 5) await new Promise(setImmediate);
+  for (let turn = 0; turn < 10; turn++) await new Promise(setImmediate);
+  assert.deepEqual(sent, [
+    'a input 3/7/0: 7 0',
+    'b input 3/7/0: 7 1',
+    'c label 3/7/0: 0 1',
+    'a input 3/7/1: 7 2',
+    'c label 3/7/1: 2',
+  ]);
 });
 
 test('what is left of a layout is not sent, be it stopped or followed by another', async () => {

@@ -112,3 +112,17 @@ test('data that does not fit is the user’s mistake', async () => {
       /^x\.npy has the shape \[N, 3\], but the model's input x takes \[N, 2\]/.test(error.message),
   );
 });
+
+test('labels that are left out count neither in the loss nor in the accuracy', async () => {
+  const whole = data(230);
+  const kept = Uint32Array.from({ length: 230 }, (_, index) => index).filter((index) => index % 3 !== 1);
+  const values = Int32Array.from(whole.labels.values.data, Number).map((label, index) =>
+    index % 3 === 1 ? 255 : label,
+  );
+  const some = { ...whole, labels: labelField(tensor('int32', [230], [...values]), 'y.npy') };
+  const found = await evaluate(net(), some, { ...options, ignoreLabel: 255 });
+  const expected = await evaluate(net(), subset(whole, kept), options);
+  assert.equal(found.sampleCount, 230);
+  assert.equal(found.accuracy, expected.accuracy);
+  assert.ok(Math.abs(found.loss - expected.loss) < 1e-6, `${found.loss} and ${expected.loss}`);
+});

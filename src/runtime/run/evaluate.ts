@@ -74,10 +74,10 @@ async function run(engine: Engine, sequence: LayerSequence, data: Dataset, loss:
       data.labels,
       Uint32Array.from({ length: count }, (_, index) => first + index),
     );
+    weight += data.labels.ignored === undefined ? count : countedLabels(labels) / elementCount(labels.shape.slice(1));
     const [batchLoss, batchCorrect] = await runBatch(engine, compiled, data, { first, labels });
     lossSum += batchLoss;
     correctCount += batchCorrect;
-    weight += data.labels.ignored === undefined ? count : countedLabels(labels) / elementCount(labels.shape.slice(1));
   }
   return {
     accuracy: countsCorrect(loss) ? correctCount / weight : null,

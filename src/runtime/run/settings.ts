@@ -11,6 +11,8 @@ export const autoSchedule = 'auto';
 /** All settings with their effective values. Absent ones have no default. */
 export interface TrainSettings {
   readonly model: string;
+  /** Sizes of inputs that the model leaves open, as `x=N,3,224,224`. */
+  readonly inputShape: readonly string[];
   /** Gives the model a new classifier head with this many classes. */
   readonly headClasses?: number;
   readonly data: string;

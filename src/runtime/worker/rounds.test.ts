@@ -6,6 +6,7 @@ import { test } from 'node:test';
 import { defined } from '../../assert.ts';
 import { systemClock } from '../../clock.ts';
 import { createReferenceEngine } from '../../engine/reference.ts';
+import { ProtocolError } from '../../errors.ts';
 import { model as control, feed, modelFrame, plan, state } from '../../testing/lone-worker.ts';
 import { createMemoryLinks } from '../../transport/memory.ts';
 import { createStage } from '../device/create-stage.ts';
@@ -143,5 +144,17 @@ test('after a loss with a window of 2 the state returns to the last commit, and 
   grant(1);
   await rest();
   assert.deepEqual(losses.at(-1), second, 'round 1 computes with version 1 again');
+  await close();
+});
+
+test('a smaller round that is not smaller than a batch is the coordinator’s mistake', async () => {
+  const { rounds, layout, close } = await device(1);
+  const { batchSize } = layout.plan;
+  await assert.rejects(
+    rounds.run({ round: 0, learningRate: 0.1, replicate: false, sampleCount: batchSize }),
+    (error) =>
+      error instanceof ProtocolError &&
+      error.message === `The coordinator sent a smaller round of ${batchSize} samples; a batch has ${batchSize}.`,
+  );
   await close();
 });

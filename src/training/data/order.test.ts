@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 import fc from 'fast-check';
 import { InputError } from '../../errors.ts';
-import { type BatchOrder, batchIndices, epochOf, roundsPerEpoch } from './order.ts';
+import { type BatchOrder, batchIndices, epochOf, restSizeOf, roundsPerEpoch } from './order.ts';
 
 const order = (sampleCount: number, batchSize: number, more: Partial<BatchOrder> = {}): BatchOrder => ({
   sampleCount,
@@ -27,6 +27,25 @@ test('without shuffling, rounds follow the file and restart after each epoch', (
     [0, 1, 2, 3].map((round) => epochOf(plain, round)),
     [0, 0, 1, 1],
   );
+});
+
+test('what does not fill a last batch makes a smaller one, if it may', () => {
+  assert.deepEqual([restSizeOf(order(7, 3)), restSizeOf(order(6, 3)), restSizeOf(order(15, 8), 4)], [1, 0, 4]);
+  const plain = order(7, 3, { shuffle: false, restSize: 1 });
+  assert.equal(roundsPerEpoch(plain), 3);
+  assert.deepEqual(
+    [0, 1, 2, 3].map((round) => [...batchIndices(plain, round)]),
+    [[0, 1, 2], [3, 4, 5], [6], [0, 1, 2]],
+  );
+  assert.deepEqual(
+    [1, 2, 3, 5, 6].map((round) => epochOf(plain, round)),
+    [0, 0, 1, 1, 2],
+  );
+  const shuffled = order(7, 3, { restSize: 1 });
+  for (const epoch of [0, 1]) {
+    const seen = [0, 1, 2].flatMap((round) => [...batchIndices(shuffled, 3 * epoch + round)]);
+    assert.deepEqual(seen.sort(), [0, 1, 2, 3, 4, 5, 6]);
+  }
 });
 
 test('the order of a seed never changes', () => {
