@@ -14,9 +14,13 @@ interface Modules {
   'engine/node/compute-thread.js': typeof import('../../dist/engine/node/compute-thread.js');
   'engine/node/host-node.js': typeof import('../../dist/engine/node/host-node.js');
   'engine/node/onnxruntime-node.js': typeof import('../../dist/engine/node/onnxruntime-node.js');
+  'engine/reference.js': typeof import('../../dist/engine/reference.js');
   'engine/onnxruntime-memory.js': typeof import('../../dist/engine/onnxruntime-memory.js');
   'graph/emitter.js': typeof import('../../dist/graph/emitter.js');
+  'graph/gradient-name.js': typeof import('../../dist/graph/gradient-name.js');
   'graph/layers.js': typeof import('../../dist/graph/layers.js');
+  'graph/onnx/import.js': typeof import('../../dist/graph/onnx/import.js');
+  'graph/onnx/modes.js': typeof import('../../dist/graph/onnx/modes.js');
   'graph/static.js': typeof import('../../dist/graph/static.js');
   'graph/tensor.js': typeof import('../../dist/graph/tensor.js');
   'models/zoo.js': typeof import('../../dist/models/zoo.js');
@@ -34,6 +38,7 @@ interface Modules {
   'schedule/generate.js': typeof import('../../dist/schedule/generate.js');
   'schedule/schedules.js': typeof import('../../dist/schedule/schedules.js');
   'simulator/simulate.js': typeof import('../../dist/simulator/simulate.js');
+  'testing/run-graph.js': typeof import('../../dist/testing/run-graph.js');
   'testing/random-plans.js': typeof import('../../dist/testing/random-plans.js');
   'testing/random-problems.js': typeof import('../../dist/testing/random-problems.js');
   'transport/node/tls/authority.js': typeof import('../../dist/transport/node/tls/authority.js');

@@ -1,6 +1,6 @@
-// Deferred gradients: the backward pass of a convolution or a batch normalization as a single node, so that lowering
-// can choose its form by the layout of the values around it. write-out.ts gives the plain forms. Files and engines
-// never contain these nodes.
+// Deferred nodes: the gradient of a convolution or a batch normalization, or a sample of an image's channels, as a
+// single node, so that lowering can choose its form by the layout of the values around it. write-out.ts gives the plain
+// forms. Files and engines never contain these nodes.
 
 import { defined } from '../assert.ts';
 import type { Emitter } from '../graph/emitter.ts';
@@ -11,13 +11,24 @@ export const deferredDomain = 'asteroid';
 
 /**
  * ConvInputGradient(g, w) → dx, ConvWeightGradient(x, g) → dw, BatchNormalizationGradient(g, x, scale, mean, variance)
- * → dx, dscale, dbias.
+ * → dx, dscale, dbias, ChannelSample(x) → a number near each channel's mean (see centering.ts).
  */
-export type DeferredOperator = 'ConvInputGradient' | 'ConvWeightGradient' | 'BatchNormalizationGradient';
+export type DeferredOperator =
+  | 'ConvInputGradient'
+  | 'ConvWeightGradient'
+  | 'BatchNormalizationGradient'
+  | 'ChannelSample';
 
 /** The operator of a deferred node; undefined for other nodes. */
 export function deferredOperator(node: Node): DeferredOperator | undefined {
   return node.domain === deferredDomain ? (node.operator as DeferredOperator) : undefined;
+}
+
+/** A sample of the channels of x [N, C, H, W]: [C, 1, 1]. */
+export function deferChannelSample(e: Emitter, x: string): string {
+  const [, channels = 1] = e.shape(x);
+  const operator: DeferredOperator = 'ChannelSample';
+  return e.emitTyped(operator, [x], { type: e.type(x).type, shape: [channels, 1, 1] }, {}, deferredDomain);
 }
 
 /** dx of shape `shape`, from g [N, K, output…] and w [K, C/group, kernel…]. */

@@ -82,12 +82,12 @@ export function differentiate(stage: StaticGraph, options: DifferentiateOptions)
   checkNames(graph, { inputs: options.inputs, parameters, outputs });
   const isFloatValue = (name: string): boolean => isFloat((masked.types.get(name) as ValueType).type);
   const sources = [...options.inputs, ...parameters].filter(isFloatValue);
-  const forward = loadForward(masked, sources);
+  const { forms = plainForms, lower } = options;
+  const forward = loadForward(masked, sources, { deferred: lower !== undefined });
   const { bufferUpdates, varied } = forward;
   const written = forward.emitter.nodes.length;
   const seeds = new Map<string, string>();
   for (const output of outputs) if (varied.has(output)) seeds.set(output, declareSeed(forward.emitter, output));
-  const { forms = plainForms, lower } = options;
   const all = backpropagate(forward.emitter, { varied, seeds, forms, deferred: lower !== undefined });
   const wanted = new Map([...all].filter(([name]) => options.inputs.includes(name) || parameters.includes(name)));
   const results = [...graph.outputs.map(({ name }) => name), ...bufferUpdates.map(({ output }) => output)];

@@ -71,11 +71,11 @@ export function tangentGraph(stage: StaticGraph, options: TangentOptions): Tange
   const sources = [...options.inputs, ...parameters].filter((name) =>
     isFloat((masked.types.get(name) as ValueType).type),
   );
-  const { lower = (pass) => pass } = options;
-  const { emitter: written, bufferUpdates, varied } = loadForward(masked, sources);
+  const [lower, deferred] = [options.lower ?? ((pass: TrainingPass) => pass), options.lower !== undefined];
+  const { emitter: written, bufferUpdates, varied } = loadForward(masked, sources, { deferred });
   const tangents = new Map(sources.map((name) => [name, declareTangent(written, name)]));
   const [data, forwardCount] = [graph.inputs.map(({ name }) => name), written.nodes.length];
-  const starts = propagate(written, { varied, tangents, data, deferred: options.lower !== undefined });
+  const starts = propagate(written, { varied, tangents, data, deferred });
   const tangentOutputs = outputs.filter((name) => tangents.has(name));
   const results = [
     ...new Set([...graph.outputs.map(({ name }) => name), ...bufferUpdates.map(({ output }) => output)]),

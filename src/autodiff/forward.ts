@@ -1,5 +1,5 @@
 // The forward pass in the form that differentiation needs: parameters and buffers become graph inputs, and a few nodes
-// are rewritten to output also what their gradient rules need (a batch's mean), at no cost.
+// are rewritten to output also what their gradient rules need (a batch's mean), on inputs that lie around zero.
 
 import { assert, defined } from '../assert.ts';
 import { Emitter } from '../graph/emitter.ts';
@@ -8,7 +8,8 @@ import { float, floatAttribute, type Graph, intAttribute, type Node, type ValueI
 import { isOperator } from '../graph/operators/index.ts';
 import type { StaticGraph } from '../graph/static.ts';
 import { isFloat, type ValueType } from '../graph/tensor.ts';
-import { scale } from './expressions.ts';
+import { type Centered, centerChannels, centerImages } from './centering.ts';
+import { add, product, scale } from './expressions.ts';
 import { gradientRules } from './rules.ts';
 
 /** A buffer's new value, computed by the forward pass. */
@@ -29,8 +30,15 @@ export interface Forward {
   readonly varied: ReadonlySet<string>;
 }
 
-/** Loads a stage with dropouts already replaced. `sources`: the inputs and parameters that need gradients. */
-export function loadForward({ graph, types }: StaticGraph, sources: readonly string[]): Forward {
+/**
+ * Loads a stage with dropouts already replaced. `sources`: the inputs and parameters that need gradients. `deferred`:
+ * the pass will be lowered, and may contain deferred nodes (deferred.ts).
+ */
+export function loadForward(
+  { graph, types }: StaticGraph,
+  sources: readonly string[],
+  { deferred }: { readonly deferred: boolean },
+): Forward {
   const emitter = new Emitter('grad.');
   const declare = (name: string): string => {
     const { type, shape } = typeOf(types, name);
@@ -44,9 +52,16 @@ export function loadForward({ graph, types }: StaticGraph, sources: readonly str
   const bufferUpdates: BufferUpdate[] = [];
   for (const node of graph.nodes) {
     const passes = isDifferentiable(node) && node.inputs.some((input) => varied.has(input));
-    if (isTrainingBatchNormalization(node))
-      bufferUpdates.push(...writeBatchNormalization(emitter, node, graph.buffers));
-    else if (passes && node.operator === 'LayerNormalization') emitter.append(withOutputs(emitter, node, 3));
+    const [x = ''] = node.inputs;
+    if (isTrainingBatchNormalization(node)) {
+      const { centered, sample } = centerChannels(emitter, x, { deferred });
+      if (varied.has(x)) varied.add(centered);
+      bufferUpdates.push(...writeBatchNormalization(emitter, node, { centered, sample, ...graph }));
+    } else if (passes && normalizesImages(node)) {
+      const centered = centerImages(emitter, x, intAttribute(node, 'num_groups', emitter.shape(x)[1] as number));
+      if (varied.has(x)) varied.add(centered);
+      emitter.append({ ...node, inputs: [centered, ...node.inputs.slice(1)] });
+    } else if (passes && node.operator === 'LayerNormalization') emitter.append(withOutputs(emitter, node, 3));
     else
       emitter.appendTyped(
         node,
@@ -83,24 +98,39 @@ export function isTrainingBatchNormalization(node: Node): boolean {
   return node.domain === '' && node.operator === 'BatchNormalization' && intAttribute(node, 'training_mode', 0) !== 0;
 }
 
+function normalizesImages({ operator, domain }: Node): boolean {
+  return domain === '' && (operator === 'InstanceNormalization' || operator === 'GroupNormalization');
+}
+
 /**
- * With momentum 0 the second and third output are the batch's mean and variance, which the gradient needs; the running
- * ones are then computed as running′ = running·momentum + batch·(1 − momentum).
+ * With momentum 0 the second and third output are the batch's mean (of the centered values) and variance, which the
+ * gradient needs; the running ones are then computed as running′ = running·momentum + batch·(1 − momentum).
  */
-function writeBatchNormalization(emitter: Emitter, node: Node, buffers: readonly string[]): readonly BufferUpdate[] {
+function writeBatchNormalization(
+  emitter: Emitter,
+  node: Node,
+  { centered, sample, buffers, runningVariance }: Centered & Pick<Graph, 'buffers' | 'runningVariance'>,
+): readonly BufferUpdate[] {
   const momentum = floatAttribute(node, 'momentum', 0.9);
-  const batch = [emitter.fresh(`${node.name}.mean`), emitter.fresh(`${node.name}.variance`)];
+  const [mean, variance] = [emitter.fresh(`${node.name}.mean`), emitter.fresh(`${node.name}.variance`)];
   emitter.append({
     ...node,
-    outputs: [defined(node.outputs[0], 'the output'), ...batch],
+    inputs: [centered, ...node.inputs.slice(1)],
+    outputs: [defined(node.outputs[0], 'the output'), mean, variance],
     attributes: { ...node.attributes, momentum: float(0) },
   });
-  return batch.flatMap((statistic, index) => {
+  const shape = emitter.shape(centered);
+  const count = product(shape) / (shape[1] as number);
+  const statistics = [
+    { value: (): string => add(emitter, mean, sample), factor: 1 },
+    { value: (): string => variance, factor: runningVariance === 'unbiased' && count > 1 ? count / (count - 1) : 1 },
+  ];
+  return statistics.flatMap(({ value, factor }, index) => {
     const old = defined(node.inputs[index + 3], 'the running statistic');
     const wanted = node.outputs[index + 1] ?? '';
     if (wanted === '' && !buffers.includes(old)) return [];
     const output = wanted === '' ? emitter.fresh(`${old}.new`) : wanted;
-    const [kept, gained] = [scale(emitter, old, momentum), scale(emitter, statistic, 1 - momentum)];
+    const [kept, gained] = [scale(emitter, old, momentum), scale(emitter, value(), factor * (1 - momentum))];
     emitter.append({
       operator: 'Add',
       domain: '',

@@ -1,8 +1,9 @@
-// The plain forms of deferred gradients: the same nodes that the rules write without deferring.
+// The plain forms of deferred nodes: the same nodes that are written without deferring.
 
 import { defined, unreachable } from '../assert.ts';
 import type { Emitter } from '../graph/emitter.ts';
 import { floatAttribute, type Node } from '../graph/graph.ts';
+import { channelSample } from './centering.ts';
 import { deferredOperator, slidingOf } from './deferred.ts';
 import type { ConvolutionForms } from './forms.ts';
 import { inputGradient, weightGradient } from './rules/convolution-forms.ts';
@@ -37,6 +38,8 @@ export function writeOut(e: Emitter, node: Node, forms: ConvolutionForms): reado
         node.outputs.map((output) => output !== ''),
       );
     }
+    case 'ChannelSample':
+      return [channelSample(e, a)];
     default:
       return unreachable(operator);
   }

@@ -5,6 +5,7 @@
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
 import { InputError } from '../errors.ts';
+import { runningVariances } from '../graph/graph.ts';
 import { compressModes } from '../planner/compress.ts';
 import { thoroughnesses } from '../runtime/protocol/profile-points.ts';
 import { autoSchedule, type TrainSettings } from '../runtime/run/settings.ts';
@@ -215,6 +216,13 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     description: 'let a stage with batch normalization be replicated: each device normalizes its own share',
     schema: toggle,
     default: false,
+  },
+  runningVariance: {
+    argument: 'NAME',
+    description:
+      'what batch normalization averages: unbiased (as PyTorch) | population (as ONNX) ' +
+      '(default: unbiased for built-in models and those that PyTorch exported, else population)',
+    schema: z.enum(runningVariances),
   },
   replicateEvery: {
     argument: 'N',

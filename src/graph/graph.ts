@@ -70,7 +70,17 @@ export interface Graph {
    * numbers, and only this batch size can be instantiated.
    */
   readonly fixedBatch?: number;
+  /** How batch normalizations average a batch's variance in. Default: 'population', as ONNX says. */
+  readonly runningVariance?: RunningVariance;
 }
+
+/**
+ * Which variance of a batch's m elements a running variance takes in: the mean of the squared deviations
+ * ('population'), or m / (m − 1) times that ('unbiased', as in PyTorch). Normalization itself always uses the former.
+ */
+export type RunningVariance = (typeof runningVariances)[number];
+
+export const runningVariances = ['unbiased', 'population'] as const;
 
 export const int = (value: number): Attribute => ({ type: 'int', value });
 /** Rounded to float32, the precision in files and engines. */

@@ -5,11 +5,13 @@
 
 import { deferredOperator, slidingOf } from '../autodiff/deferred.ts';
 import type { TrainingPass } from '../autodiff/differentiate.ts';
+import { slice } from '../autodiff/expressions.ts';
 import { type ConvolutionForms, plainForms, type Sliding } from '../autodiff/forms.ts';
 import { writeOut } from '../autodiff/write-out.ts';
 import { Emitter } from '../graph/emitter.ts';
 import { floatAttribute, intAttribute, type Node } from '../graph/graph.ts';
 import { windowOf } from '../graph/operators/windows.ts';
+import { blockedSample, centeredConvolution, shifted } from './centering.ts';
 import { hasInputGradient, hasWeightGradient, inputGradient, weightGradient } from './convolution-gradients.ts';
 import { convolution, isBlockable } from './convolutions.ts';
 import { Fusing, isBatchStatistics, type Source } from './fusing.ts';
@@ -46,8 +48,10 @@ class BlockedLowering {
   readonly #fusing: Fusing;
   readonly #images: ImageLowering;
   readonly #forms: ConvolutionForms;
-  /** Convolution results that are stored minus a vector, with that vector and their stored mean. */
-  readonly #shifts = new Map<string, { readonly shift: string; mean?: string }>();
+  /** Samples of blocked images' channels, [C rounded up], by their names in the old graph. */
+  readonly #samples = new Map<string, string>();
+  /** Results of convolutions that are centred for a normalization: it is written on blocked values in any case. */
+  readonly #normalized = new Set<string>();
 
   /** `results`: values that are read by others than the nodes. */
   constructor(source: Source, results: ReadonlySet<string>, { block, forms = plainForms }: BlockedOptions) {
@@ -116,6 +120,8 @@ class BlockedLowering {
         return this.#convWeightGradient(node);
       case 'BatchNormalizationGradient':
         return this.#batchNormalizationGradient(node);
+      case 'ChannelSample':
+        return this.#channelSample(node);
       default:
     }
     if (node.domain !== '') return false;
@@ -124,6 +130,8 @@ class BlockedLowering {
         return this.#conv(node);
       case 'BatchNormalization':
         return this.#batchNormalization(node);
+      case 'Sub':
+        return this.#centered(node) || this.#images.lower(node);
       default:
         return this.#images.lower(node);
     }
@@ -146,20 +154,33 @@ class BlockedLowering {
     if (!isBlockable(this.#l, sliding, this.#l.shape(x)[1] as number, shape[0] as number)) return false;
     const y = node.outputs[0] as string;
     const bias = b === '' ? undefined : this.#l.plain(b);
-    return this.#set(y, convolution(this.#l, { x, w, bias: this.#shifted(y, bias), sliding }));
+    const centering = this.#fusing.centering(y);
+    if (centering === undefined) return this.#set(y, convolution(this.#l, { x, w, bias, sliding }));
+    const { result, sample } = centeredConvolution(this.#l, { x, w, bias, sliding });
+    this.#l.setPlain(centering.sample, this.#l.reshape(sample, this.#l.shape(centering.sample)));
+    this.#normalized.add(centering.centered);
+    return this.#set(centering.centered, result);
   }
 
-  /**
-   * The bias of a convolution with result y. If only a batch normalization reads y, the running mean is subtracted from
-   * it, at no cost: normalized values are the same, and the batch's variance, a difference of squares, keeps its
-   * precision however far the mean is from zero.
-   */
-  #shifted(y: string, bias: string | undefined): string | undefined {
-    const normalization = this.#fusing.normalizationOf(y);
-    if (normalization === undefined) return bias;
-    const shift = this.#l.plain(normalization.inputs[3] as string);
-    this.#shifts.set(y, { shift });
-    return bias === undefined ? this.emitter.emit('Neg', [shift]) : this.emitter.emit('Sub', [bias, shift]);
+  #channelSample(node: Node): boolean {
+    const [x, sample] = [node.inputs[0] as string, node.outputs[0] as string];
+    if (!this.#l.isBlocked(x)) return false;
+    const padded = blockedSample(this.#l, this.#l.blocked(x));
+    this.#samples.set(sample, padded);
+    const shape = this.#l.shape(sample);
+    const kept = slice(this.emitter, padded, [0], [0], [shape[0] as number]);
+    this.#l.setPlain(sample, this.#l.reshape(kept, shape));
+    return true;
+  }
+
+  /** A blocked image minus a sample of its channels. */
+  #centered(node: Node): boolean {
+    const [x, sample] = node.inputs as [string, string];
+    const padded = this.#samples.get(sample);
+    if (padded === undefined || !this.#l.isBlocked(x)) return false;
+    const offset = this.emitter.emit('Neg', [padded]);
+    this.#l.setBlocked(node.outputs[0] as string, shifted(this.#l, this.#l.blocked(x), offset));
+    return true;
   }
 
   #convInputGradient(node: Node): boolean {
@@ -195,8 +216,7 @@ class BlockedLowering {
   #batchNormalization(node: Node): boolean {
     const [x, gamma, bias] = node.inputs as [string, string, string];
     if (!isFloatImage(this.#l, x) || !isBatchStatistics(node)) return false;
-    const shifted = this.#shifts.get(x);
-    if (!this.#l.isBlocked(x) && shifted === undefined) return false;
+    if (!this.#l.isBlocked(x) && !this.#normalized.has(x)) return false;
     const [y, mean, variance] = node.outputs as [string, string, string];
     const { last, sum, activation } = this.#fusing.following(y);
     const written = batchNormalization(this.#l, {
@@ -209,25 +229,20 @@ class BlockedLowering {
       activation,
     });
     this.#l.setBlocked(last, written.y);
-    if (shifted !== undefined) shifted.mean = written.mean;
-    this.#l.setPlain(
-      mean,
-      shifted === undefined ? written.mean : this.emitter.emit('Add', [written.mean, shifted.shift]),
-    );
+    this.#l.setPlain(mean, written.mean);
     this.#l.setPlain(variance, written.variance);
     return true;
   }
 
   #batchNormalizationGradient(node: Node): boolean {
     const [g, x, gamma, mean, variance] = node.inputs as [string, string, string, string, string];
-    const shifted = this.#shifts.get(x);
-    if (!this.#l.isBlocked(x) && shifted === undefined) return false;
+    if (!this.#l.isBlocked(x) && !this.#normalized.has(x)) return false;
     const [dx, dscale, dbias] = batchNormalizationGradient(this.#l, {
       g: this.#l.blocked(g),
       x: this.#l.blocked(x),
       channels: this.#l.shape(x)[1] as number,
       scale: this.#l.plain(gamma),
-      mean: shifted?.mean ?? this.#l.plain(mean),
+      mean: this.#l.plain(mean),
       variance: this.#l.plain(variance),
       epsilon: floatAttribute(node, 'epsilon', 1e-5),
     });

@@ -1,5 +1,5 @@
 // Which neighbours of a node can be computed together with it: the sum and the activation after a normalization, the
-// normalization after a convolution. Writes nothing.
+// centering after a convolution. Writes nothing.
 
 import { deferredOperator } from '../autodiff/deferred.ts';
 import { floatAttribute, intAttribute, type Node, type ValueInfo } from '../graph/graph.ts';
@@ -72,14 +72,21 @@ export class Fusing {
     return readers.length === 1 && !this.#results.has(value) ? readers[0] : undefined;
   }
 
-  /** The batch normalization that is a value's only reader apart from its own gradient. */
-  normalizationOf(y: string): Node | undefined {
+  /**
+   * The values that centre y (its sample, and y minus it), if nothing else reads y. Their nodes count as fused with the
+   * one that computes y.
+   */
+  centering(y: string): { readonly sample: string; readonly centered: string } | undefined {
     const readers = this.#readers.get(y) ?? [];
-    const normalization = readers.find((reader) => reader.operator === 'BatchNormalization' && reader.domain === '');
-    const isNormalizing = (reader: Node): boolean =>
-      reader === normalization || deferredOperator(reader) === 'BatchNormalizationGradient';
-    if (normalization === undefined || this.#results.has(y) || !readers.every(isNormalizing)) return undefined;
-    return isBatchStatistics(normalization) ? normalization : undefined;
+    const sampling = readers.find((reader) => deferredOperator(reader) === 'ChannelSample');
+    const sample = sampling?.outputs[0];
+    const difference = readers.find(
+      ({ operator, domain, inputs }) => operator === 'Sub' && domain === '' && inputs[0] === y && inputs[1] === sample,
+    );
+    if (sampling === undefined || sample === undefined || difference === undefined) return undefined;
+    if (readers.length > 2 || this.#results.has(y)) return undefined;
+    this.#done.add(sampling).add(difference);
+    return { sample, centered: difference.outputs[0] as string };
   }
 
   /**

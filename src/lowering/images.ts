@@ -4,7 +4,7 @@
 import { product } from '../autodiff/expressions.ts';
 import type { Emitter } from '../graph/emitter.ts';
 import { intAttribute, type Node } from '../graph/graph.ts';
-import { elementCount, sameShape, type Tensor, toNumbers } from '../graph/tensor.ts';
+import { elementCount, sameShape, toNumbers } from '../graph/tensor.ts';
 import { channelAffine, imageDots, imageMeans } from './convolutions.ts';
 import type { Fusing } from './fusing.ts';
 import type { Layouts } from './layouts.ts';
@@ -65,8 +65,6 @@ export class ImageLowering {
   readonly #l: Layouts;
   readonly #emitter: Emitter;
   readonly #fusing: Fusing;
-  /** Factors of 1, by their number of channels. */
-  readonly #ones = new Map<number, string>();
 
   constructor(layouts: Layouts, emitter: Emitter, fusing: Fusing) {
     this.#l = layouts;
@@ -244,20 +242,10 @@ export class ImageLowering {
     const vector = (value: string): string => l.reshape(l.blocked(value), [images]);
     const name = channelAffine(l, {
       x: l.reshape(x, [1, images, ...places]),
-      factor: factor === undefined ? this.#onesOf(images) : vector(factor),
+      factor: factor === undefined ? l.ones(images) : vector(factor),
       ...(offset === undefined ? {} : { offset: vector(offset) }),
     });
     return l.reshape(name, [samples, channels, ...places]);
-  }
-
-  /** A factor of 1 for each of `count` channels. */
-  #onesOf(count: number): string {
-    const known = this.#ones.get(count);
-    if (known !== undefined) return known;
-    const value: Tensor = { type: 'float32', shape: [count, 1, 1, 1], data: new Float32Array(count).fill(1) };
-    const name = this.#emitter.initializer(this.#emitter.fresh('ones'), value);
-    this.#ones.set(count, name);
-    return name;
   }
 
   /** factor · the mean of each image: [N, C, 1, 1] or [N, C]. */

@@ -10,7 +10,7 @@ import { padZeros } from '../autodiff/expressions.ts';
 import type { Emitter } from '../graph/emitter.ts';
 import { type Attributes, int } from '../graph/graph.ts';
 import { dataTypeCode } from '../graph/operators/data-types.ts';
-import { elementCount, sameShape, type ValueType } from '../graph/tensor.ts';
+import { elementCount, sameShape, type Tensor, type ValueType } from '../graph/tensor.ts';
 
 /** The domain of ONNX Runtime's operators on blocked values. */
 export const blockedDomain = 'com.microsoft.nchwc';
@@ -28,6 +28,8 @@ export class Layouts {
   readonly #origins = new Map<string, string>();
   /** Values [N, C, H, W] that repeat one element of [N, C, 1, 1]; written only when read. */
   readonly #spread = new Map<string, string>();
+  /** Factors of 1, by their number of channels. */
+  readonly #ones = new Map<number, string>();
 
   constructor(emitter: Emitter, type: (value: string) => ValueType, block: number) {
     this.emitter = emitter;
@@ -113,6 +115,16 @@ export class Layouts {
         ? this.reshape(this.plain(value), shape)
         : this.emit('ReorderOutput', [this.blocked(value)], shape, { channels: int(channels), channels_last: int(1) });
     this.#rows.set(value, name);
+    return name;
+  }
+
+  /** A factor of 1 for each of `count` channels. */
+  ones(count: number): string {
+    const known = this.#ones.get(count);
+    if (known !== undefined) return known;
+    const value: Tensor = { type: 'float32', shape: [count, 1, 1, 1], data: new Float32Array(count).fill(1) };
+    const name = this.emitter.initializer(this.emitter.fresh('ones'), value);
+    this.#ones.set(count, name);
     return name;
   }
 

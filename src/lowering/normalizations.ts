@@ -64,9 +64,9 @@ function trimmed(l: Layouts, vector: string, channels: number): string {
 }
 
 /**
- * dx (blocked), dscale and dbias (plain, [C]). With the means over a channel s = mean(g) and t = mean(g·(x − mean)) =
- * mean(g·x) − mean·s, a = scale·inv and k = −a·inv²·t: dx = a·g + k·x − a·s − k·mean, dscale = m·inv·t, dbias = m·s.
- * Subtracted terms are computed with their sign.
+ * dx (blocked), dscale and dbias (plain, [C]). With the sums over a channel s = Σ g and t = Σ g·(x − mean) = Σ g·x −
+ * mean·s, a = scale·inv, q = −a/m and k = q·inv²·t: dx = a·g + k·x + q·s − k·mean, dscale = inv·t, dbias = s. x lies
+ * around zero (autodiff/centering.ts): no sum cancels.
  */
 export function batchNormalizationGradient(
   l: Layouts,
@@ -94,12 +94,13 @@ export function batchNormalizationGradient(
   const mean = channelVector(l, plainMean);
   const inverse = inverseOf(l, channelVector(l, variance), epsilon);
   const gain = mul(e, channelVector(l, gamma), inverse);
-  const minusS = sampleSum(l, imageMeans(l, g), -1 / samples);
-  const minusT = sub(e, sampleSum(l, imageDots(l, g, x), -1 / count), mul(e, mean, minusS));
-  const ratio = mul(e, inverse, minusT);
-  const slope = mul(e, mul(e, gain, inverse), ratio);
-  const offset = sub(e, mul(e, gain, minusS), mul(e, slope, mean));
+  const sum = sampleSum(l, imageMeans(l, g), product(image));
+  const along = sub(e, sampleSum(l, imageDots(l, g, x), 1), mul(e, mean, sum));
+  const dscale = mul(e, inverse, along);
+  const share = scale(e, gain, -1 / count);
+  const slope = mul(e, mul(e, share, inverse), dscale);
+  const offset = sub(e, mul(e, share, sum), mul(e, slope, mean));
   const linear = channelAffine(l, { x, factor: slope, offset });
   const dx = channelAffine(l, { x: g, factor: gain, sum: linear });
-  return [dx, trimmed(l, scale(e, ratio, -count), channels), trimmed(l, scale(e, minusS, -count), channels)];
+  return [dx, trimmed(l, dscale, channels), trimmed(l, sum, channels)];
 }

@@ -201,7 +201,7 @@ export function buildModel(spec: string, options: BuildOptions = {}): BuiltModel
   };
   const builder = new GraphBuilder(name, { seed, initialize });
   const x = builder.input(input.name, input.type, ['N', ...input.shape]);
-  const graph = builder.build([entry.build(builder, x, chosen)]);
+  const graph: Graph = { ...builder.build([entry.build(builder, x, chosen)]), runningVariance: 'unbiased' };
   const classCount = Number(graph.outputs[0]?.shape[1]);
   return { name, graph, input, label: { type: 'int64', shape: [], classCount } };
 }

@@ -91,6 +91,7 @@ export function importModel(bytes: Uint8Array, options: ImportOptions = {}): Imp
   const shared = isOurs ? undefined : sharedWeightsNote(decoded.nodes, parameters, decoded.initializers);
   if (shared !== undefined) notes.push(shared);
   const used = usedValues(nodes, outputs);
+  const runningVariance = metadata.runningVariance ?? (parsed.producerName === 'pytorch' ? 'unbiased' : undefined);
   const graph: Graph = {
     name: decoded.name === '' ? 'model' : decoded.name,
     inputs: decoded.inputs,
@@ -100,6 +101,7 @@ export function importModel(bytes: Uint8Array, options: ImportOptions = {}): Imp
     buffers: weights.buffers,
     nodes,
     ...(metadata.fixedBatch === undefined ? {} : { fixedBatch: metadata.fixedBatch }),
+    ...(runningVariance === undefined ? {} : { runningVariance }),
   };
   checkGraph(graph);
   const opened = openBatch(bind(nameBatch(graph), options.dimensions ?? {}), notes);

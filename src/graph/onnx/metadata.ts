@@ -3,16 +3,15 @@
 
 import { create } from '@bufbuild/protobuf';
 
-import type { Graph } from '../graph.ts';
+import { type Graph, runningVariances } from '../graph.ts';
 import { isFloat } from '../tensor.ts';
 import { type ModelProto, type StringStringEntryProto, StringStringEntryProtoSchema } from './generated/onnx_pb.ts';
 
-/** Float tensors that are not trained, numbers that are, and the batch size of a model that supports only one. */
-export interface Metadata {
+/** Float tensors that are not trained, numbers that are, and what else Graph has beside nodes and tensors. */
+export interface Metadata extends Pick<Graph, 'fixedBatch' | 'runningVariance'> {
   readonly constants: ReadonlySet<string>;
   /** Parameters without dimensions. */
   readonly numbers: ReadonlySet<string>;
-  readonly fixedBatch?: number;
 }
 
 /** The producer name in files of ours. */
@@ -21,6 +20,7 @@ export const producerName = 'asteroid';
 const constantsKey = 'asteroid.constants';
 const numbersKey = 'asteroid.numbers';
 const fixedBatchKey = 'asteroid.fixedBatch';
+const runningVarianceKey = 'asteroid.runningVariance';
 
 /** The entries for a graph; none if importing would find the same without them. */
 export function writeMetadata(graph: Graph): StringStringEntryProto[] {
@@ -35,6 +35,7 @@ export function writeMetadata(graph: Graph): StringStringEntryProto[] {
     ...(constants.length > 0 ? [entry(constantsKey, constants)] : []),
     ...(numbers.length > 0 ? [entry(numbersKey, numbers)] : []),
     ...(graph.fixedBatch === undefined ? [] : [entry(fixedBatchKey, graph.fixedBatch)]),
+    ...(graph.runningVariance === undefined ? [] : [entry(runningVarianceKey, graph.runningVariance)]),
   ];
 }
 
@@ -52,9 +53,11 @@ export function readMetadata(model: ModelProto): Metadata {
   const names = (value: unknown): ReadonlySet<string> =>
     new Set(Array.isArray(value) ? value.filter((name) => typeof name === 'string') : []);
   const fixedBatch = read(fixedBatchKey);
+  const runningVariance = runningVariances.find((known) => known === read(runningVarianceKey));
   return {
     constants: names(read(constantsKey)),
     numbers: names(read(numbersKey)),
     ...(Number.isSafeInteger(fixedBatch) && (fixedBatch as number) > 0 ? { fixedBatch: fixedBatch as number } : {}),
+    ...(runningVariance === undefined ? {} : { runningVariance }),
   };
 }

@@ -57,9 +57,9 @@ function modelDigest(sequence: LayerSequence): string {
 
 function addGraph(
   hash: Sha256,
-  { name, inputs, outputs, nodes, initializers, parameters, buffers, fixedBatch }: Graph,
+  { name, inputs, outputs, nodes, initializers, parameters, buffers, fixedBatch, runningVariance }: Graph,
 ): void {
-  add(hash, [name, inputs, outputs, nodes, parameters, buffers, fixedBatch]);
+  add(hash, [name, inputs, outputs, nodes, parameters, buffers, fixedBatch, runningVariance]);
   const weights = new Set([...parameters, ...buffers]);
   for (const [constant, value] of initializers) {
     add(hash, [constant, value.type, value.shape]);

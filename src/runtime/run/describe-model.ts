@@ -145,7 +145,11 @@ function importedParts(imported: ImportedModel): Omit<ModelDescription, keyof De
     })),
     buffers: graph.buffers,
     layerCount: typeof layered === 'object' ? layered.sequence.layers.length : null,
-    notes: unmerged === 0 ? imported.notes : [...imported.notes, note],
+    notes: [
+      ...imported.notes,
+      ...(unmerged === 0 ? [] : [note]),
+      ...(typeof layered === 'object' ? layered.notes : []),
+    ],
     refused: typeof layered === 'string' ? layered : null,
   };
 }

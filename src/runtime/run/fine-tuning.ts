@@ -4,7 +4,7 @@
 import type { Plan } from '../../cluster/cluster.ts';
 import { InputError } from '../../errors.ts';
 import { freezeBatchNormalization } from '../../graph/freeze.ts';
-import type { Graph } from '../../graph/graph.ts';
+import type { Graph, RunningVariance } from '../../graph/graph.ts';
 import { forwardOnlyCount, type LayerSequence, layers } from '../../graph/layers.ts';
 import type { WeightChoice } from '../../graph/onnx/parameters.ts';
 import type { LossKind } from '../../training/losses.ts';
@@ -19,6 +19,8 @@ export interface FineTuning {
   readonly freezeAllBut: readonly string[];
   /** Default: none. */
   readonly train?: readonly string[];
+  /** Default: as the model's producer has it. */
+  readonly runningVariance?: RunningVariance;
 }
 
 /** A model as a run trains it. */
@@ -38,7 +40,7 @@ export interface TrainedLayers {
  */
 export function trainedLayers(
   model: Graph,
-  { loss, output, freeze, freezeAllBut, train = [] }: FineTuning,
+  { loss, output, freeze, freezeAllBut, train = [], runningVariance = model.runningVariance }: FineTuning,
   choices: readonly WeightChoice[] = [],
 ): TrainedLayers {
   const graph = withMoreParameters(model, choices, train);
@@ -46,7 +48,8 @@ export function trainedLayers(
   const { graph: open, notes: ofOutput } = outputOf(graph, loss, output);
   const notes = [...(guesses === undefined ? [] : [guesses]), ...ofOutput];
   const frozen = frozenNames(open.parameters, { freeze, freezeAllBut });
-  const sequence = layers(freezeBatchNormalization(open, frozen), { frozen });
+  const trained = runningVariance === undefined ? open : { ...open, runningVariance };
+  const sequence = layers(freezeBatchNormalization(trained, frozen), { frozen });
   const { parameters } = sequence.graph;
   const used = frozen.filter((name) => parameters.includes(name));
   if (parameters.length > 0 && used.length === parameters.length) throw nothingLeft({ freezeAllBut });

@@ -1,6 +1,7 @@
 // The settings of a training run, as the library takes them; the command line makes them from flags and a config file
 // (cli/settings.ts).
 
+import type { RunningVariance } from '../../graph/graph.ts';
 import type { CompressMode } from '../../planner/compress.ts';
 import type { LossKind } from '../../training/losses.ts';
 import type { Thoroughness } from '../protocol/profile-points.ts';
@@ -73,6 +74,8 @@ export interface TrainSettings {
   readonly engine: 'onnxruntime' | 'reference';
   readonly threads: number;
   readonly replicateBatchNorm: boolean;
+  /** Absent: as the model's producer has it. */
+  readonly runningVariance?: RunningVariance;
   /** Rounds between two copies of a single-device stage to another device, at least; 0: no copies. */
   readonly replicateEvery?: number;
   /**
