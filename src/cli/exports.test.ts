@@ -7,7 +7,9 @@ import { readdirSync, readFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 
+import { InferenceSession, Tensor as OrtTensor } from 'onnxruntime-node';
 import { systemClock } from '../clock.ts';
+import type { Tensor } from '../graph/tensor.ts';
 import { loadModel } from '../runtime/host/models.ts';
 import { runSession } from '../runtime/host/session-here.ts';
 import { loadDataset } from '../storage/node/datasets.ts';
@@ -36,6 +38,23 @@ for (const net of readdirSync(root).filter((name) => !name.includes('.'))) {
     });
   }
 }
+
+test('a file in bfloat16 is written in float32, one in float64 in float64 again; ONNX Runtime runs both', async () => {
+  for (const [net, type, array] of [
+    ['bfloat16', 'float32', Float32Array],
+    ['float64', 'float64', Float64Array],
+  ] as const) {
+    const file = join(root, net, `${net === 'bfloat16' ? net : 'training'}.onnx`);
+    const model = await loadModel(file, 0);
+    const weights = new Map(model.graph.parameters.map((name) => [name, model.graph.initializers.get(name) as Tensor]));
+    const session = await InferenceSession.create(model.write(weights));
+    const { y } = await session.run({ x: new OrtTensor(type, new array(12).fill(0.5), [2, 6]) });
+    assert.ok(y !== undefined);
+    assert.equal(y.type, type);
+    assert.deepEqual(y.dims, [2, 5]);
+    assert.ok((y.data as Float32Array).every(Number.isFinite));
+  }
+});
 
 async function trained(net: string, file: string, flags: Readonly<Record<string, string>>): Promise<readonly number[]> {
   const document = {

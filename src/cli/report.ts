@@ -3,7 +3,7 @@
 
 import type { Cluster, Plan } from '../cluster/cluster.ts';
 import { drawPlan, roundText } from '../cluster/draw.ts';
-import { processMiB } from '../cluster/memory.ts';
+import { processMiBOf } from '../cluster/memory.ts';
 import { elementCount } from '../graph/tensor.ts';
 import type { Observer, RunEvent } from '../runtime/protocol/events.ts';
 import type { PreparedRun } from '../runtime/run/prepare.ts';
@@ -92,6 +92,7 @@ class HumanReport {
   readonly #now: () => number;
   readonly #profiles = new Map<string, { done: number; total: number }>();
   readonly #deviceNames: string[] = [];
+  readonly #engines = new Map<string, string>();
   /** Devices whose peak memory has been shown. */
   readonly #peakShown = new Set<string>();
   #plan: Plan | undefined;
@@ -172,6 +173,7 @@ class HumanReport {
   #joined(event: Event<'joined'>): void {
     const { device, cores, memoryMiB, engine } = event;
     this.#deviceNames.push(device);
+    this.#engines.set(device, engine);
     this.#section(
       'Devices',
       `${this.#name(device)}  ${counted(cores, 'core')}${deviceState(event)}, ` +
@@ -315,6 +317,7 @@ class HumanReport {
     if (this.#training?.isDone !== true || this.#peakShown.has(device)) return;
     this.#peakShown.add(device);
     const stageMiB = this.#plan?.predicted.peakMemoryMiB[device];
+    const processMiB = processMiBOf(this.#engines.get(device) ?? '');
     const predicted =
       stageMiB === undefined
         ? ''

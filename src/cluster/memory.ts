@@ -11,6 +11,17 @@ export const bytesInMiB: number = 1024 * 1024;
  */
 export const processMiB: number = 160;
 
+/**
+ * The same where ONNX Runtime is WebAssembly: within the first minute V8 compiles the module's hottest functions once
+ * more, the largest with 270 MiB of its own for a moment, which the C library keeps.
+ */
+const webAssemblyProcessMiB = 490;
+
+/** What the process of a worker with this engine takes without any weights. */
+export function processMiBOf(engine: string): number {
+  return engine.startsWith('onnxruntime-web') ? webAssemblyProcessMiB : processMiB;
+}
+
 /** Copies of each weight that the optimizer keeps: 0 plain SGD, 1 momentum, 2 Adam. */
 export type OptimizerState = 0 | 1 | 2;
 

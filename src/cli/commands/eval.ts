@@ -4,18 +4,20 @@ import type { Command } from 'commander';
 import { InputError } from '../../errors.ts';
 import type { Graph } from '../../graph/graph.ts';
 import { importModel } from '../../graph/onnx/import.ts';
+import { parseInputShape } from '../../graph/onnx/input-shapes.ts';
 import { readModel } from '../../runtime/host/models.ts';
 import { evaluate } from '../../runtime/host/session-here.ts';
 import { modelOfRun } from '../../runtime/host/trained.ts';
 import { loadDataset } from '../../storage/node/datasets.ts';
 import { lossKinds } from '../../training/losses.ts';
-import { engineName, integer, positive } from '../flag-values.ts';
+import { collected, engineName, integer, positive } from '../flag-values.ts';
 import { createOutput } from '../output.ts';
 import { grouped } from '../terminal.ts';
 
 interface EvalCommandOptions {
   readonly model?: string;
   readonly run?: string;
+  readonly inputShape: readonly string[];
   readonly data?: string;
   readonly loss: string;
   readonly output?: string;
@@ -36,6 +38,7 @@ export function addEval(program: Command): Command {
     .option('--loss <NAME>', lossKinds.join(' | '), 'cross-entropy')
     .option('--output <NAME>', "the model's output that the loss takes (default: its first)")
     .option('--ignore-label <N>', 'labels that are left out, such as 255; -100 always is')
+    .option('--input-shape <NAME=SHAPE>', 'sizes that the model leaves open, as x=N,3,224,224', collected, [])
     .option('--threads <N>', 'compute threads', '1')
     .option('--engine <NAME>', 'onnxruntime | reference', 'onnxruntime')
     .addHelpText('after', '\nExample:\n  $ asteroid eval --model runs/2026-11-21-1/model.onnx --data mnist')
@@ -68,10 +71,10 @@ async function evalModel(options: EvalCommandOptions): Promise<void> {
   );
 }
 
-async function modelOf({ model, run }: EvalCommandOptions): Promise<Graph> {
+async function modelOf({ model, run, inputShape }: EvalCommandOptions): Promise<Graph> {
   if (model !== undefined && run !== undefined)
     throw new InputError('--model and --run cannot both be given: choose one.');
   if (run !== undefined) return importModel((await modelOfRun(run)).bytes).graph;
   if (model === undefined) throw new InputError('--model or --run is missing: give an ONNX file or a run folder.');
-  return (await readModel(model)).graph;
+  return (await readModel(model, inputShape.map(parseInputShape))).graph;
 }

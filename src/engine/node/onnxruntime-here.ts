@@ -1,5 +1,6 @@
 // ONNX Runtime on this machine: its native build, or WebAssembly where that does not load.
 
+import { setFlagsFromString } from 'node:v8';
 import { InputError } from '../../errors.ts';
 import type { Engine } from '../engine.ts';
 import type { OnnxRuntime } from '../onnxruntime-module.ts';
@@ -24,6 +25,8 @@ export async function createOnnxRuntimeHereEngine(
     return await createOnnxRuntimeNodeEngine({ ...rest, ...(loadNative && { load: loadNative }) });
   } catch (error) {
     if (!(error instanceof InputError)) throw error;
+    // One function after the other is compiled once more: the largest takes 270 MiB meanwhile, and two twice that.
+    setFlagsFromString('--wasm-num-compilation-tasks=1');
     const adapt = pacing && { adapt: (runtime: OnnxRuntime) => paced(runtime, pacing) };
     const engine = await createOnnxRuntimeWebEngine({
       ...{ ...shared, ...adapt },

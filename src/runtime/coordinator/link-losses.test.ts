@@ -65,18 +65,31 @@ for (const phase of ['measuring', 'profiling', 'deploying'] as const) {
   });
 }
 
-test('a slow engine is warned of once for each machine', { timeout }, async () => {
+test('a slow engine is warned of once for each machine, and its process takes more memory', { timeout }, async () => {
   const clock = createVirtualClock();
   const machines: Readonly<Record<string, string>> = { a: 'desk', b: 'desk', c: 'board' };
   const cluster = await startCluster({
     ...measuredRun(),
     ...{ clock, links: { clock } },
-    factsOf: (device) => ({ machine: machines[device] ?? device, engineWarning: 'SLOW: so it is.' }),
+    factsOf: (device) => ({
+      ...{ machine: machines[device] ?? device, engineWarning: 'SLOW: so it is.' },
+      engine: device === 'c' ? 'onnxruntime-web 1.30.0 wasm (1 thread)' : 'onnxruntime-node 1.30.0 cpu (1 thread)',
+    }),
   });
   await clock.runUntil(cluster.outcome());
   const said = cluster.events.flatMap((event) => (event.kind === 'warning' ? [event.message] : []));
   assert.deepEqual(said.slice(0, 2), ['a: SLOW: so it is.', 'c: SLOW: so it is.']);
   assert.equal(new Set(said).size, said.length);
+  const memories = cluster.events.flatMap((event) => (event.kind === 'cluster' ? [event.cluster.devices] : []))[0];
+  // a and b share 4096 MiB; a process takes 160 MiB, with WebAssembly 490.
+  assert.deepEqual(
+    memories?.filter(({ name }) => name in machines),
+    [
+      { name: 'a', memoryMiB: 1888 },
+      { name: 'b', memoryMiB: 1888 },
+      { name: 'c', memoryMiB: 3606 },
+    ],
+  );
 });
 
 test('measured links are what the network is', { timeout }, async () => {

@@ -3,7 +3,7 @@
 
 import { defined } from '../../assert.ts';
 import type { LayerProfile } from '../../cluster/cluster.ts';
-import { processMiB } from '../../cluster/memory.ts';
+import { processMiB, processMiBOf } from '../../cluster/memory.ts';
 import type { Layer, LayerSequence } from '../../graph/layers.ts';
 import { byteLength } from '../../graph/tensor.ts';
 import { optimizerStateCount, type TrainingSpec } from '../protocol/training-spec.ts';
@@ -46,7 +46,12 @@ export function filterBytes({ graph }: LayerSequence, { parameters }: Layer): nu
   return filters.reduce((sum, tensor) => sum + byteLength(tensor), 0);
 }
 
-/** Of a device's memory, what is left for training. */
-export function trainingMiB(memoryMiB: number): number {
-  return Math.max(0, memoryMiB - processMiB);
+/** Of a device's memory, what is left for training. Default: with an engine whose process takes the least. */
+export function trainingMiB(memoryMiB: number, engine = ''): number {
+  return Math.max(0, memoryMiB - processMiBOf(engine));
+}
+
+/** Of a device's memory, what it would have with an engine whose process takes the least. */
+export function comparableMiB(memoryMiB: number, engine: string): number {
+  return trainingMiB(memoryMiB, engine) + processMiB;
 }

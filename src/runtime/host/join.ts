@@ -14,6 +14,7 @@ import { type Hello, protocolVersion, type Welcome } from '../../transport/hands
 import { connect } from '../../transport/node/websocket.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
 import type { ProfileCache } from '../device/measure/cached-profile.ts';
+import { comparableMiB } from '../device/memory-need.ts';
 import type { WorkerEnd, WorkerOptions } from '../worker/options.ts';
 import { runWorker } from '../worker/worker.ts';
 import { type AdvertisedAddress, isThisMachine, isWildcard } from './addresses.ts';
@@ -131,7 +132,7 @@ async function serve(options: JoinOptions, own: string, joiner: Joiner): Promise
   const { engine } = joiner;
   const machine = deviceFacts();
   const memoryMiB = Math.min(machine.memoryMiB, options.maxMemoryMiB ?? machine.memoryMiB);
-  const memoryBytes = memoryMiB * bytesInMiB;
+  const memoryBytes = comparableMiB(memoryMiB, engine.name) * bytesInMiB;
   const wantedName = options.name ?? hostname();
   const { joinCode } = options;
   const admission = url.startsWith('wss:')

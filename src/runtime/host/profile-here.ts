@@ -68,7 +68,7 @@ export async function measureHere(model: LoadedModel, options: MeasureOptions): 
       batchSizes,
       training: assumedTraining(options.largestBatch, frozen),
       label: assumedLabel(sequence),
-      memoryBytes: trainingMiB(deviceFacts().memoryMiB) * bytesInMiB,
+      memoryBytes: trainingMiB(deviceFacts().memoryMiB, engine.name) * bytesInMiB,
       clock: options.clock,
       processWork: createProcessClock({ threadCount: options.threads, maxCpu: 1, isCourteous: false }),
       onProgress: options.onProgress,

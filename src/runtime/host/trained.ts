@@ -5,6 +5,7 @@ import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
 import { readDocument } from '../../cluster/document.ts';
 import { InputError } from '../../errors.ts';
+import { parseInputShape } from '../../graph/onnx/input-shapes.ts';
 import { loadLatestCheckpoint } from '../../storage/checkpoints.ts';
 import { nodeDisk } from '../../storage/node/disk.ts';
 import { loadModel } from './models.ts';
@@ -14,12 +15,12 @@ export async function modelOfRun(
   folder: string,
   onWarning: (warning: string) => void = () => {},
 ): Promise<{ bytes: Uint8Array; round: number }> {
-  const { model, seed, ...head } = await readSettings(folder);
+  const { model, seed, inputShape = [], ...head } = await readSettings(folder);
   const { checkpoint, warnings } = await loadLatestCheckpoint(join(folder, 'checkpoints'), { disk: nodeDisk });
   warnings.forEach(onWarning);
   if (checkpoint === undefined)
     throw new InputError(`${folder} holds no whole checkpoint: the run was stopped before its first one.`);
-  const loaded = await loadModel(model, seed, head);
+  const loaded = await loadModel(model, seed, { ...head, inputShapes: inputShape.map(parseInputShape) });
   return { bytes: loaded.write(new Map([...checkpoint.parameters, ...checkpoint.buffers])), round: checkpoint.round };
 }
 
@@ -28,6 +29,7 @@ export interface ModelSettings {
   readonly model: string;
   readonly seed: number;
   readonly headClasses?: number;
+  readonly inputShape?: readonly string[];
 }
 
 async function readSettings(folder: string): Promise<ModelSettings> {
@@ -59,5 +61,7 @@ export function modelSettings(text: string, path: string): ModelSettings {
     'head-classes' in settings && typeof settings['head-classes'] === 'number'
       ? { headClasses: settings['head-classes'] }
       : {};
-  return { model: settings.model, seed, ...head };
+  const shapes = 'input-shape' in settings && Array.isArray(settings['input-shape']) ? settings['input-shape'] : [];
+  const inputShape = shapes.filter((shape) => typeof shape === 'string');
+  return { model: settings.model, seed, ...head, ...(inputShape.length > 0 ? { inputShape } : {}) };
 }

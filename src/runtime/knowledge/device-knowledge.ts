@@ -95,8 +95,9 @@ export class DeviceKnowledge {
     return this.#correctLinks({
       devices: devices.map((name, index) => {
         const shareCount = machines.filter((machine) => machine === machines[index]).length;
-        const ownMiB = Math.floor(defined(this.#facts.get(name), name).memoryMiB / shareCount);
-        return { name, memoryMiB: this.budgets.withinMiB(name, Math.max(leastMiB, trainingMiB(ownMiB))) };
+        const { memoryMiB, engine } = defined(this.#facts.get(name), name);
+        const ownMiB = trainingMiB(Math.floor(memoryMiB / shareCount), engine);
+        return { name, memoryMiB: this.budgets.withinMiB(name, Math.max(leastMiB, ownMiB)) };
       }),
       links: { default: { bandwidthMbps: slowest.bandwidthMbps, latencyMs: slowest.latencyMs }, pairs },
     });

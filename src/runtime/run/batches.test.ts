@@ -1,9 +1,11 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { resolveSettings } from '../../cli/settings.ts';
 import { tensor } from '../../graph/tensor.ts';
+import { exactSequence } from '../../rehearsal/exact-model.ts';
 import { createDataset, type Dataset, labelField } from '../../training/data/dataset.ts';
 import { batchAt, scaleOf } from '../protocol/round-batch.ts';
-import { batchesOf } from './batches.ts';
+import { batchesOf, batchOrder, comingRestSize, leftOut } from './batches.ts';
 
 /** Five samples of two labels each, some of them left out. */
 function data(ignored?: readonly number[]): Dataset {
@@ -53,4 +55,27 @@ test('gradients are clipped by the norm of the mean’s gradient', () => {
     scaleOf({ factor: 0 }, 0, () => 1),
     0,
   );
+});
+
+test('a model of a fixed batch size takes multiples of it, and a note says what is left', () => {
+  const settings = resolveSettings({ model: 'm', data: 'd', batch: '8' }, {}, '');
+  const fixed = { ...exactSequence(1), fixedBatch: 2 };
+  const some = { ...data(), sampleCount: 21 };
+  const made = batchOrder(some, settings, fixed);
+  assert.deepEqual(made, { sampleCount: 21, batchSize: 8, restSize: 4, seed: 0, shuffle: true });
+  assert.deepEqual(leftOut(made, settings, fixed), [
+    '1 of 21 samples is left out of each epoch, other ones each time if they are shuffled: the model was exported ' +
+      'for batches of exactly 2.',
+  ]);
+  const dropping = { ...settings, dropLast: true };
+  assert.equal(batchOrder(some, dropping, fixed).restSize, 0);
+  assert.deepEqual(leftOut(batchOrder(some, dropping, fixed), dropping, fixed), []);
+  assert.deepEqual(leftOut(batchOrder(some, settings, exactSequence(1)), settings, exactSequence(1)), []);
+});
+
+test('devices get ready for a smaller batch that the run comes to', () => {
+  assert.equal(comingRestSize(order, {}), 1);
+  assert.equal(comingRestSize(order, { steps: 3 }), 1);
+  assert.equal(comingRestSize(order, { steps: 2 }), 0);
+  assert.equal(comingRestSize({ ...order, restSize: 0 }, {}), 0);
 });

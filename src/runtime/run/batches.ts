@@ -34,9 +34,10 @@ export function leftOut(
 ): readonly string[] {
   const leftCount = (sampleCount % batchSize) - restSize;
   if (dropLast || leftCount === 0) return [];
+  const verb = leftCount === 1 ? 'is' : 'are';
   return [
-    `${leftCount} of ${sampleCount} samples are left out of each epoch, other ones each time if they are shuffled: ` +
-      `the model was exported for batches of exactly ${fixedBatch}.`,
+    `${leftCount} of ${sampleCount} samples ${verb} left out of each epoch, other ones each time if they are ` +
+      `shuffled: the model was exported for batches of exactly ${fixedBatch}.`,
   ];
 }
 

@@ -180,3 +180,30 @@ test('a Softmax at the end is left to the loss, and said; mean squared error kee
   );
   assert.deepEqual(kept.notes, []);
 });
+
+test('of several outputs the first is trained, or the one that is named; a note says so', () => {
+  const b = new GraphBuilder('heads', { seed: 1 });
+  const body = b.relu(b.linear(b.input('x', 'float32', ['N', 4]), { name: 'body', outFeatures: 5 }));
+  const [one, two] = ['one', 'two'].map((name) => b.linear(body, { name, outFeatures: 3 })) as [string, string];
+  const graph = b.build([one, b.node('Sigmoid', [two])]);
+  const sigmoid = graph.outputs[1]?.name ?? '';
+  const first = trainedLayers(graph, all);
+  const note =
+    `The model has 2 outputs, ${one}, ${sigmoid}: the loss takes the first, and what only the others read stays as ` +
+    'it is; --output NAME chooses another.';
+  assert.deepEqual(first.notes, [note]);
+  assert.deepEqual(first.sequence.graph.parameters, ['body.weight', 'body.bias', 'one.weight', 'one.bias']);
+  const second = trainedLayers(graph, { ...all, loss: 'binary-cross-entropy', output: sigmoid });
+  assert.deepEqual(second.sequence.graph.parameters, ['body.weight', 'body.bias', 'two.weight', 'two.bias']);
+  assert.equal(second.sequence.graph.outputs[0]?.name, two);
+  assert.deepEqual(second.notes, [
+    'The model ends in a Sigmoid: the loss takes the logits before it, and the trained model keeps it.',
+  ]);
+  assert.match(trainedLayers(graph, { ...all, output: sigmoid }).notes[0] ?? '', /takes what it gives as logits/);
+  const logits = trainedLayers(graph, { ...all, loss: 'binary-cross-entropy', output: one });
+  assert.match(logits.notes[0] ?? '', /^The loss takes the outputs as logits/);
+  assert.throws(
+    () => trainedLayers(graph, { ...all, output: 'three' }),
+    new InputError(`--output three is not an output of the model: it has ${one}, ${sigmoid}.`),
+  );
+});

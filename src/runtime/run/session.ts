@@ -15,6 +15,7 @@ import { batchIndices, epochOf, roundsPerEpoch } from '../../training/data/order
 import { countsCorrect } from '../../training/losses.ts';
 import type { CoordinatorEnd, CoordinatorOptions, RunHooks } from '../coordinator/options.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
+import { comparableMiB } from '../device/memory-need.ts';
 import type { Observer, RunEvent } from '../protocol/events.ts';
 import { NotFinite } from '../protocol/not-finite.ts';
 import { batchAt } from '../protocol/round-batch.ts';
@@ -197,7 +198,7 @@ class TrainingSession {
         engine,
         clock,
         signal,
-        memoryBytes: this.#host.memoryMiB() * bytesInMiB,
+        memoryBytes: comparableMiB(this.#host.memoryMiB(), engine.name) * bytesInMiB,
         ...(stageStore === undefined ? {} : { stageStore }),
       });
     } finally {

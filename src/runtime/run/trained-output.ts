@@ -26,7 +26,7 @@ export function outputOf(model: Graph, loss: LossKind, output: string | undefine
   if (model.outputs.length > 1 && output === undefined)
     notes.push(
       `The model has ${model.outputs.length} outputs, ${model.outputs.map(({ name }) => name).join(', ')}: the loss ` +
-        'takes the first; --output NAME chooses another.',
+        'takes the first, and what only the others read stays as it is; --output NAME chooses another.',
     );
   const squashing = squashings[loss];
   const { graph, removed } = squashing === undefined ? { graph: chosen } : withLogits(chosen, squashing);

@@ -34,7 +34,7 @@ export interface WorkerOptions {
   readonly stagesAhead?: StagePreparer;
   /** Aborted: asks the coordinator to be let go. */
   readonly leave?: AbortSignal;
-  /** Memory that this device may use. Default: not known. */
+  /** Memory that this device may use, `comparableMiB` of it. Default: not known. */
   readonly memoryBytes?: number;
   /** Compiles the stage that computes. Default: on `engine`. */
   createStage?(options: StageOptions): Promise<StagePort>;
