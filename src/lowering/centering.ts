@@ -4,8 +4,8 @@
 
 import { channelSampling, tapCoverage } from '../autodiff/centering.ts';
 import { add, mul, product, slice, sub } from '../autodiff/expressions.ts';
-import type { Sliding } from '../autodiff/forms.ts';
-import { blockedConv, channelAffine, convolution, isPointwise, sampleSum } from './convolutions.ts';
+import { padsEnd, type Sliding } from '../autodiff/forms.ts';
+import { blockedConv, channelAffine, convolution, imageMeans, isPointwise, sampleSum } from './convolutions.ts';
 import { denseFilter, depthwiseFilter } from './filters.ts';
 import type { Layouts } from './layouts.ts';
 
@@ -55,36 +55,74 @@ export function centeredConvolution(
     const sample = sampleSum(l, matrix, 1 / samples);
     return { result: { name: l.reshape(sub(e, matrix, sample), e.shape(name)), layout }, sample };
   }
-  const padded = convolvedSample(l, options);
+  const { padded, negated } = options.sliding.group === 1 ? denseSample(l, options) : depthwiseSample(l, options);
   const sample = slice(e, padded, [0], [0], [outputChannels]);
   return {
-    result: convolution(l, { ...options, bias: e.emit('Neg', [padded]) }),
+    result: convolution(l, { ...options, bias: negated }),
     sample: bias === undefined ? sample : add(e, sample, bias),
   };
 }
 
-/**
- * A sample of the channels of x ∗ w, [K rounded up]: the filters over a sample of x's channels, each tap as often as it
- * lies inside x. x and w are values of the old graph, for which `convolution` writes a blocked convolution.
- */
-function convolvedSample(
-  l: Layouts,
-  { x, w, sliding }: { readonly x: string; readonly w: string; readonly sliding: Sliding },
-): string {
+/** x ∗ w, of values of the old graph for which `convolution` writes a blocked one. */
+interface Operands {
+  readonly x: string;
+  readonly w: string;
+  readonly sliding: Sliding;
+}
+
+/** A sample of the channels of x ∗ w, [K rounded up], and minus it. */
+interface ConvolvedSample {
+  readonly padded: string;
+  readonly negated: string;
+}
+
+/** For one group: the filters over a sample of x's channels, each tap as often as it lies inside x. */
+function denseSample(l: Layouts, { x, w, sliding }: Operands): ConvolvedSample {
   const [, channels = 1] = l.shape(x);
-  const [outputChannels = 1] = l.shape(w);
-  const isDense = sliding.group === 1;
-  const isPlain = isDense && channels < l.block;
+  const outputChannels = l.padded(l.shape(w)[0] as number);
+  const isPlain = channels < l.block;
   const block = isPlain ? 1 : l.block;
   const result = blockedConv(l, {
     x: withTaps(l, sampleOf(l, isPlain ? l.plain(x) : l.blocked(x), block), block, sliding),
-    w: isDense ? denseFilter(l, l.plain(w)) : depthwiseFilter(l, l.plain(w)),
+    w: denseFilter(l, l.plain(w)),
     kernel: sliding.kernel,
     output: [1, 1],
-    outputChannels: l.padded(outputChannels),
-    group: isDense ? 1 : l.padded(channels),
+    outputChannels,
   });
-  return l.reshape(result, [l.padded(outputChannels)]);
+  const padded = l.reshape(result, [outputChannels]);
+  return { padded, negated: l.emitter.emit('Neg', [padded]) };
+}
+
+/** From this number of samples on, one place of each is enough. */
+const manySamples = 8;
+
+/**
+ * For one channel a group, whose filters are small: the mean of a few places of x ∗ w, at which the whole kernel lies
+ * inside x if it fits.
+ */
+function depthwiseSample(l: Layouts, { x, w, sliding }: Operands): ConvolvedSample {
+  const [samples = 1, given = 1] = l.shape(x);
+  const channels = l.padded(given);
+  const { input, kernel, dilations, padsBegin } = sliding;
+  const ends = padsEnd(sliding).map((end) => Math.max(0, end));
+  const reach = kernel.map((size, axis) => (size - 1) * (dilations[axis] as number) + 1);
+  const fits = input.every((size, axis) => size >= (reach[axis] as number));
+  const padding = input.map((_, axis) => (fits ? 0 : (padsBegin[axis] as number) + (ends[axis] as number)));
+  const room = input.map((size, axis) => size + (padding[axis] as number) - (reach[axis] as number));
+  const strides = room.map((size) => (samples < manySamples ? Math.max(1, Math.floor(size / 2)) : size + 1));
+  const result = blockedConv(l, {
+    x: l.blocked(x),
+    w: depthwiseFilter(l, l.plain(w)),
+    kernel,
+    output: room.map((size, axis) => Math.floor(size / (strides[axis] as number)) + 1),
+    outputChannels: channels,
+    group: channels,
+    strides,
+    dilations,
+    pads: fits ? [0, 0, 0, 0] : [...padsBegin, ...ends],
+  });
+  const negated = sampleSum(l, imageMeans(l, result), -1 / samples);
+  return { padded: l.emitter.emit('Neg', [negated]), negated };
 }
 
 /** An image of the kernel's size for each entry of a vector, in blocks: the entry times the coverage of each tap. */

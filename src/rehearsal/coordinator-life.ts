@@ -182,6 +182,7 @@ export class CoordinatorLife {
       replicateEvery,
       waitForDevices,
       batchSize: plan.batchSize,
+      batchAt: (round) => ({ sampleCount: this.#world.samplesIn(round), factor: 1 }),
       batchSizesToProfile,
       planGiven: !isMeasured,
       learningRate,
@@ -217,9 +218,9 @@ export class CoordinatorLife {
   }
 
   #hooks(process: VirtualProcess, disk: Disk): RunHooks {
-    const { seed, plan } = this.#world.scenario;
+    const { seed } = this.#world.scenario;
     return {
-      batch: (round) => batchOf(seed, round, plan.batchSize),
+      batch: (round) => batchOf(seed, round, this.#world.samplesIn(round)),
       observe: (event) => this.#observed(event),
       onCommitted: (round, loss, correctCount, rate) => this.#committed(round, loss, correctCount, rate),
       onCheckpoint: (round, state) => this.#save(process, disk, round, state),
@@ -346,8 +347,8 @@ export class CoordinatorLife {
     if (round >= scenario.endRound) return witness.violate(`round ${round} of ${scenario.endRound} committed`);
     const expected = oracle.lossSum(round) / batchSize;
     if (loss !== expected) witness.violate(`the loss of round ${round} is ${loss}, not ${expected}`);
-    if (correctCount !== batchSize)
-      witness.violate(`round ${round} committed with ${correctCount} samples of ${batchSize}`);
+    if (correctCount !== this.#world.samplesIn(round))
+      witness.violate(`round ${round} committed with ${correctCount} samples of ${this.#world.samplesIn(round)}`);
     if (rate !== learningRate(round)) witness.violate(`round ${round} committed with the rate ${rate}`);
   }
 

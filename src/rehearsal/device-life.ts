@@ -87,6 +87,7 @@ async function serve(world: World, device: Device, process: VirtualProcess): Pro
         engine,
         msPerSample: () => scenario.msPerSample * device.slowness,
         epoch: () => device.epoch,
+        samplesIn: world.samplesIn,
         violate: (what) => process.state === 'running' && witness.violate(`${device.name}, ${what}`),
       });
       return bug?.stage?.(stage, device.name) ?? stage;

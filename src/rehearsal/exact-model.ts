@@ -159,6 +159,18 @@ export function sampleIdAt(seed: number, round: number, place: number): number {
   return hash32(seed, 3, round, place) % modulus;
 }
 
+/** The sizes of batches: one of each `smallerEvery` has fewer samples, if there are any such. */
+export interface BatchSizes {
+  readonly batchSize: number;
+  readonly smallerEvery?: number;
+}
+
+/** The samples of a round. */
+export function samplesIn({ batchSize, smallerEvery }: BatchSizes, round: number): number {
+  const isWhole = smallerEvery === undefined || round % smallerEvery < smallerEvery - 1 || batchSize === 1;
+  return isWhole ? batchSize : 1 + (hash32(round, 6) % (batchSize - 1));
+}
+
 /** A round's batch as the coordinator feeds it. Its rows bear no epoch. */
 export function batchOf(seed: number, round: number, batchSize: number): Batch {
   const inputs = new Float32Array(batchSize * rowLength);
@@ -206,24 +218,25 @@ export function trainingSpec(seed: number, batchSize: number, isClipped: boolean
 export class Oracle {
   readonly #seed: number;
   readonly #layerCount: number;
-  readonly #batchSize: number;
+  readonly #sizes: BatchSizes;
   readonly #isClipped: boolean;
   readonly #staleness: number;
   /** By round: [weight, momentum, statistic] of each layer before it. */
   readonly #states: (readonly (readonly [number, number, number])[])[];
   readonly #losses: number[] = [];
 
-  constructor(options: {
-    readonly seed: number;
-    readonly layerCount: number;
-    readonly batchSize: number;
-    readonly isClipped: boolean;
-    /** The gradient of round t is that at version max(0, t − staleness). Default 0. */
-    readonly staleness?: number;
-  }) {
+  constructor(
+    options: BatchSizes & {
+      readonly seed: number;
+      readonly layerCount: number;
+      readonly isClipped: boolean;
+      /** The gradient of round t is that at version max(0, t − staleness). Default 0. */
+      readonly staleness?: number;
+    },
+  ) {
     this.#seed = options.seed;
     this.#layerCount = options.layerCount;
-    this.#batchSize = options.batchSize;
+    this.#sizes = options;
     this.#isClipped = options.isClipped;
     this.#staleness = options.staleness ?? 0;
     const { parameter, buffer } = initialRunState(options.seed, options.layerCount);
@@ -272,7 +285,7 @@ export class Oracle {
     const gradientSums = new Array<number>(this.#layerCount).fill(0);
     const outputSums = new Array<number>(this.#layerCount).fill(0);
     let lossSum = 0;
-    for (let place = 0; place < this.#batchSize; place++) {
+    for (let place = 0; place < samplesIn(this.#sizes, round); place++) {
       const sample = sampleAt(this.#seed, round, place);
       const values = [sample.value];
       for (const [layer, [weight]] of read.entries()) {

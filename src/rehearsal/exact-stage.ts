@@ -7,9 +7,10 @@ import { type CutTensor, cutBefore, cutBytes } from '../graph/layers.ts';
 import type { Tensor } from '../graph/tensor.ts';
 import { Residuals } from '../runtime/device/codec.ts';
 import { keyOf, type MicroBatchId, type RoundRange } from '../runtime/device/pieces.ts';
+import { withPasses } from '../runtime/device/rest-stage.ts';
 import type { RoundTotals } from '../runtime/device/round-sums.ts';
 import { SegmentedVector } from '../runtime/device/segmented-vector.ts';
-import type { StagePort } from '../runtime/device/stage.ts';
+import type { RestShare, RoundStage, StagePort } from '../runtime/device/stage.ts';
 import type { StageOptions } from '../runtime/device/stage-graphs.ts';
 import type { EntryOptions, StateEntry } from '../runtime/device/stage-state.ts';
 import type { UpdateOptions } from '../runtime/device/stage-update.ts';
@@ -28,6 +29,8 @@ export interface StageWorld {
   /** The membership epoch in which it computes. */
   epoch(): number;
   violate(what: string): void;
+  /** The samples of a round. Default: those of a batch. */
+  samplesIn?(round: number): number;
   /** Rounds by which weights may lag behind the round that reads them. Default: 0, a synchronous run. */
   readonly staleness?: number;
   /** Default: `held`. A backward pass that reads the weights as they are is a mistake, planted to be found. */
@@ -67,6 +70,8 @@ export class ExactStage implements StagePort {
   readonly #sums = new Map<number, ExactSums>();
   /** The round whose gradients are being made, reduced or applied. */
   #round = -1;
+  /** This device's part of a smaller round, if it is in one. */
+  #rest: RestShare | undefined;
   #takenMs = 0;
 
   constructor(options: StageOptions, world: StageWorld) {
@@ -82,8 +87,12 @@ export class ExactStage implements StagePort {
     this.#state = new ExactState(world.engine, this.#layers, (what) => this.#violate(what));
   }
 
-  rest(): Promise<never> {
-    return Promise.reject(new Error('every batch of the exact model is whole'));
+  async rest(share: RestShare): Promise<RoundStage> {
+    const beginRound: RoundStage['beginRound'] = (...given) => {
+      this.beginRound(...given);
+      this.#rest = share;
+    };
+    return { ...withPasses(this, this, (bucket) => this.takeGradients(bucket)), beginRound };
   }
 
   get versions(): readonly number[] {
@@ -143,7 +152,7 @@ export class ExactStage implements StagePort {
   }
 
   beginRound(round: number, _planned?: UpdateOptions, firstInFlight: number = round): void {
-    this.#round = round;
+    [this.#round, this.#rest] = [round, undefined];
     this.#forget([firstInFlight, round]);
     this.keepVersion(round);
     this.#sums.set(round, beginSums(this.#layers.map((layer) => this.#state.layer(layer).buffer)));
@@ -247,7 +256,7 @@ export class ExactStage implements StagePort {
   }
 
   async finishRound(countNorm: boolean): Promise<RoundTotals> {
-    const { batchSize } = this.#options.training;
+    const batchSize = this.#world.samplesIn?.(this.#round) ?? this.#options.training.batchSize;
     const sums = this.#sumsOf(this.#round);
     const { lossSum, correctCount, gradients } = sums;
     const sampleCount = sums.summedCount ?? sums.sampleCount;
@@ -277,9 +286,9 @@ export class ExactStage implements StagePort {
 
   #samplesOf({ round, index: microBatch }: MicroBatchId, firstSample: number): number[] {
     const first = microBatch * this.#options.microBatchSize + firstSample;
-    return Array.from({ length: this.#options.sampleCount }, (_, index) =>
-      sampleIdAt(this.#seed, round, first + index),
-    );
+    const isOdd = microBatch === this.#rest?.lastMicroBatch;
+    const length = isOdd ? this.#rest?.lastSampleCount : this.#options.sampleCount;
+    return Array.from({ length: length ?? 0 }, (_, index) => sampleIdAt(this.#seed, round, first + index));
   }
 
   /** Looks at rows that came in; the feed knows no epoch. */

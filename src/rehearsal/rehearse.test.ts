@@ -55,3 +55,14 @@ test('without faults every plan trains to the end', async () => {
     assert.equal(outcome, `the run is done after ${scenario.endRound} rounds`, `seed ${seed}`);
   }
 });
+
+test('rounds of fewer samples, between whole ones, survive the same faults', async () => {
+  let smallerCount = 0;
+  for (let seed = 0; seed < 100; seed++) {
+    const scenario = { ...scenarioOf(seed), smallerEvery: 2 };
+    const { violations, lines } = await rehearse(scenario, { isTraced: true });
+    assert.deepEqual(violations, [], `seed ${seed}`);
+    smallerCount += lines?.filter((line) => line.includes('committed 1')).length ?? 0;
+  }
+  assert.ok(smallerCount > 50, `${smallerCount} smaller rounds`);
+});

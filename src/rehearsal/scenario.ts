@@ -57,6 +57,8 @@ export type Fault = FaultKind & { readonly afterFrames: number; readonly delayMs
 
 export interface Scenario {
   readonly seed: number;
+  /** One of so many rounds has fewer samples than a batch. Absent, as in all scenarios of seeds: none. */
+  readonly smallerEvery?: number;
   /** The devices at the start. */
   readonly devices: readonly string[];
   /** The first plan; if devices are measured first, only its batch and schedule count. */

@@ -6,7 +6,7 @@ import type { CoordinatorOptions } from '../runtime/coordinator/options.ts';
 import type { StagePort } from '../runtime/device/stage.ts';
 import type { Disk } from '../storage/disk.ts';
 import type { Frame } from '../transport/link.ts';
-import { Oracle } from './exact-model.ts';
+import { Oracle, samplesIn } from './exact-model.ts';
 import type { Scenario } from './scenario.ts';
 import { VirtualDisk } from './virtual-disk.ts';
 import { VirtualNetwork } from './virtual-network.ts';
@@ -59,6 +59,8 @@ export interface World {
   readonly network: VirtualNetwork;
   readonly disk: VirtualDisk;
   readonly oracle: Oracle;
+  /** The samples of a round. */
+  samplesIn(round: number): number;
   readonly devices: Map<string, Device>;
   /** Frames that have arrived, heartbeats not counted. */
   frameCount: number;
@@ -78,6 +80,7 @@ export function createWorld(
     windowBytes,
     taken: (frame, from, to) => taken(world, frame, from, to),
   });
+  const sizes = { ...scenario, batchSize: scenario.plan.batchSize };
   const world: World = {
     scenario,
     bug,
@@ -86,7 +89,8 @@ export function createWorld(
     witness: new Witness(time, { isTraced }),
     network,
     disk: new VirtualDisk(createRandom(scenario.seed, 4), ['/run']),
-    oracle: new Oracle({ ...scenario, batchSize: scenario.plan.batchSize }),
+    oracle: new Oracle(sizes),
+    samplesIn: (round) => samplesIn(sizes, round),
     devices: new Map(),
     frameCount: 0,
     outcome: undefined,

@@ -94,6 +94,20 @@ test('what a run refuses is described as far as it can be, with the sentence', (
   assert.deepEqual([old.opset, old.batch, old.tensors], [3, null, []]);
 });
 
+test('an output with the batch behind another axis is refused as a run refuses it', () => {
+  const turned = onnxModel({
+    opset: 17,
+    inputs: [x],
+    nodes: [gemm, { operator: 'Transpose', inputs: ['y'], outputs: ['t'] }],
+    outputs: ['t'],
+    initializers: { w },
+  });
+  assert.match(
+    describeModel(turned).refused ?? '',
+    /^The model's output t has the shape \[3, N\], with the batch on axis 1: /,
+  );
+});
+
 test('quantized weights, and weights inside a branch that depends on data, are named', () => {
   const quantized = onnxModel({
     opset: 17,

@@ -10,6 +10,7 @@ import { noWeightsReason } from '../../graph/onnx/no-weights.ts';
 import { dataTypeName } from '../../graph/onnx/tensors.ts';
 import { elementCount } from '../../graph/tensor.ts';
 import { trainedLayers } from './fine-tuning.ts';
+import { checkBatchesFirst } from './subject.ts';
 
 /** An input or output as the file declares it. */
 export interface DescribedValue {
@@ -120,7 +121,9 @@ function importedParts(imported: ImportedModel): Omit<ModelDescription, keyof De
   const layered = attempt(() => {
     if (graph.parameters.length === 0) throw new InputError(`The file ${noWeightsReason(imported)}`);
     if (symbols.size > 0) return undefined;
-    return trainedLayers(trainingMode(graph), { loss: 'cross-entropy', freeze: [], freezeAllBut: [] });
+    const found = trainedLayers(trainingMode(graph), { loss: 'cross-entropy', freeze: [], freezeAllBut: [] });
+    checkBatchesFirst(found.sequence);
+    return found;
   });
   const unmerged = unmergedNormalizations(graph);
   const note =

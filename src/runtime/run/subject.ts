@@ -40,16 +40,24 @@ export interface BindTask {
  * the output (training/data/labels.ts).
  */
 export function bindToModel(dataset: Dataset, sequence: LayerSequence, task: BindTask): Dataset {
-  const outputCut = defined(defined(sequence.layers.at(-1), 'a layer').outputs[0], 'the output');
-  for (const input of sequence.inputs) checkBatchFirst(input, 'input');
-  checkBatchFirst(outputCut, 'output');
+  const outputCut = outputOf(sequence);
+  checkBatchesFirst(sequence);
   const inputs = sequence.inputs.map(({ name, type, shape }) => ({ name, type, shape }));
   const isSigmoid = withLogits(sequence.graph, 'Sigmoid').removed !== undefined;
   const { dataset: checked, need } = labelsFor(dataset, { ...task, output: outputCut.shape, isSigmoid });
   return bindDataset(checked, inputs, need);
 }
 
-/** Data and labels are fed with the batch first. */
+function outputOf(sequence: LayerSequence): CutTensor {
+  return defined(defined(sequence.layers.at(-1), 'a layer').outputs[0], 'the output');
+}
+
+/** Data and labels are fed with the batch first: throws InputError for a model that has it elsewhere. */
+export function checkBatchesFirst(sequence: LayerSequence): void {
+  for (const input of sequence.inputs) checkBatchFirst(input, 'input');
+  checkBatchFirst(outputOf(sequence), 'output');
+}
+
 function checkBatchFirst({ name, shape, batchAxis }: CutTensor, what: 'input' | 'output'): void {
   if (batchAxis === 0) return;
   throw new InputError(
