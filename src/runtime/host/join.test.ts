@@ -129,7 +129,7 @@ test('a device that its owner stops does not reconnect', { timeout: 20_000 }, as
   await server.close('over');
 });
 
-test('peers dial what is advertised, else where the device listens or, at a chosen port, where it is seen', async () => {
+test('peers dial what is advertised, else where the device listens or, at a chosen port, where seen', async () => {
   const end = message('end', { reason: 'the run is done' });
   const placeOf = async (more: Partial<JoinOptions>, seen = '203.0.113.7', host = '127.0.0.1'): Promise<unknown> => {
     const server = await coordinator((link) => void link.send(end, 'control'), host, { address: seen });
