@@ -54,9 +54,9 @@ TIMM = {
     "swinv2_tiny_window8_256": (64, dict(img_size=64, embed_dim=24, depths=(2, 2), num_heads=(2, 4)), 0.02),
     "coatnet_nano_rw_224": (64, dict(img_size=64), 0.01),
     "pit_ti_224": (64, dict(img_size=64), 0.02),
-    "levit_128s": (64, {}, 0.01),
-    "poolformer_s12": (64, dict(layers=(1, 1, 1, 1)), 0.01),
-    "mixer_s32_224": (64, dict(img_size=64, num_blocks=2, embed_dim=48), 0.02),
+    "levit_128s": (224, {}, 0.01),
+    "poolformer_s12": (64, {}, 0.01),
+    "mixer_s32_224": (64, dict(img_size=64), 0.02),
     "resmlp_12_224": (64, dict(img_size=64, num_blocks=2, embed_dim=48), 0.02),
     "xcit_nano_12_p16_224": (64, dict(img_size=64, depth=2), 0.02),
     "twins_pcpvt_small": (64, dict(img_size=64, depths=(1, 1, 1, 1)), 0.02),
@@ -221,7 +221,8 @@ def build(name):
         for module in net.modules():
             if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.running_mean is not None:
                 module.running_mean.normal_(0, 0.1)
-                module.running_var.uniform_(0.5, 1.5)
+                # MobileOne adds four branches: with smaller variances its values would grow without bound
+                module.running_var.uniform_(0.5, 1.5).mul_(6 if name == "mobileone_s0" else 1)
     return net.eval(), inputs, torch.randint(0, CLASSES, (SAMPLES,)), rate
 
 

@@ -4,6 +4,9 @@ import { type Graph, intAttribute, type Node } from './graph.ts';
 import { instantiate } from './static.ts';
 import { allocate, elementCount, sameShape, type Tensor, wrap } from './tensor.ts';
 
+/** Thrown within rebatch.ts if a model cannot be freed. */
+export class FixedBatch extends Error {}
+
 /**
  * The name of what differs, or undefined: at its own size the freed graph must equal the original, and other sizes must
  * work alike. Throws InputError where another size does not fit.
@@ -39,9 +42,14 @@ export function sameValues(one: Tensor | undefined, other: Tensor | undefined): 
   return sameShape(one.shape, other.shape) && String(one.data) === String(other.data);
 }
 
+export const reshaping: ReadonlySet<string> = new Set(['Reshape', 'Flatten', 'Squeeze', 'Unsqueeze']);
+
 export const recurrent: ReadonlySet<string> = new Set(['GRU', 'LSTM', 'RNN']);
 /** The positions of a recurrent node's initial states. */
 export const statePositions: readonly number[] = [5, 6];
+
+/** Operators all of whose inputs must have the batch's size. */
+export const joining: ReadonlySet<string> = new Set(['Concat', 'GatherElements']);
 
 /** Operators that select along an axis of their first input by indices. */
 export const gathering: ReadonlySet<string> = new Set(['Gather', 'GatherElements', 'GatherND', 'ScatterND']);
@@ -66,21 +74,12 @@ export function indexComponent(
 /**
  * The dimension of a Reshape's result that contains the batch if neighbouring samples are `stride` elements apart. For
  * a batch of one several may; then prefers a dimension of its own to a merged one, the input's axis if the ranks agree,
- * and the foremost. Undefined if there is none.
+ * the one before which as many elements stand as in the input, and the foremost. Undefined if there is none.
  */
 export function axisAt(
   shape: readonly number[],
-  {
-    stride,
-    batchSize,
-    inputAxis,
-    inputRank,
-  }: {
-    readonly stride: number;
-    readonly batchSize: number;
-    readonly inputAxis: number;
-    readonly inputRank: number;
-  },
+  stride: number,
+  { batchSize, from }: { readonly batchSize: number; readonly from: { shape: readonly number[]; axis: number } },
 ): number | undefined {
   const candidates = shape.flatMap((dimension, axis) => {
     const behind = elementCount(shape.slice(axis + 1));
@@ -88,5 +87,10 @@ export function axisAt(
   });
   const own = candidates.filter((axis) => shape[axis] === batchSize);
   const choices = own.length > 0 ? own : candidates;
-  return choices.includes(inputAxis) && (own.length > 0 || shape.length === inputRank) ? inputAxis : choices[0];
+  if (choices.includes(from.axis) && (own.length > 0 || shape.length === from.shape.length)) return from.axis;
+  const before = elementCount(from.shape.slice(0, from.axis));
+  const alike = choices.find(
+    (axis) => shape[axis] === from.shape[from.axis] && elementCount(shape.slice(0, axis)) === before,
+  );
+  return alike ?? choices[0];
 }

@@ -17,19 +17,19 @@ import {
 import { freshName, neededNodes, usedValues } from './liveness.ts';
 import {
   axisAt,
+  FixedBatch,
   firstSample,
   freedDifference,
   gathering,
   indexComponent,
+  joining,
   recurrent,
+  reshaping,
   sameValues,
   statePositions,
 } from './rebatch-parts.ts';
 import { instantiate, refuseUnsupported, TypeWalk } from './static.ts';
 import { elementCount, int64s, sameShape, scalar, type Tensor, toNumbers, type ValueType } from './tensor.ts';
-
-/** Thrown within this file if a model cannot be freed. */
-class FixedBatch extends Error {}
 
 /**
  * The graph with 'N' as the first dimension of its inputs (of those whose first dimension equals the first input's) and
@@ -61,8 +61,6 @@ interface Place {
   readonly axis: number;
   readonly inner: number;
 }
-
-const reshaping: ReadonlySet<string> = new Set(['Reshape', 'Flatten', 'Squeeze', 'Unsqueeze']);
 
 class Rebatcher {
   readonly #graph: Graph;
@@ -199,7 +197,8 @@ class Rebatcher {
       return this.#adaptReshape(node);
     if (node.operator === 'Expand' && constantTarget) return this.#adaptExpand(node);
     if (recurrent.has(node.operator)) return this.#adaptStates(node);
-    if (gathering.has(node.operator)) return this.#adaptGathering(node);
+    const gathered = gathering.has(node.operator) ? this.#adaptGathering(node) : node;
+    if (gathered !== node) return gathered;
     try {
       this.#there.visit(node);
       return node;
@@ -218,8 +217,8 @@ class Rebatcher {
     this.#here.visit(node);
     const shape = this.#here.type(node.outputs[0] as string).shape;
     const stride = this.#stride(input);
-    const [inputAxis, inputRank] = [this.#place(input)?.axis ?? 0, this.#here.type(input).shape.length];
-    const axis = axisAt(shape, { stride, batchSize: this.#batchSize, inputAxis, inputRank });
+    const from = { shape: this.#here.type(input).shape, axis: this.#place(input)?.axis ?? 0 };
+    const axis = axisAt(shape, stride, { batchSize: this.#batchSize, from });
     if (axis === undefined) throw new FixedBatch('reshape');
     const target = shape.map((dimension, index) => (index === axis ? -1 : dimension));
     return { ...node, inputs: [input, this.#constant(int64s(target), `${node.name}.target`)], attributes: {} };
@@ -282,7 +281,7 @@ class Rebatcher {
       const first = firstSample(value, this.#batchSize);
       return first === undefined ? name : this.#constant(first, `${name}.sample`);
     });
-    const adapted = { ...node, inputs: node.operator === 'Concat' ? this.#repeatForConcat(node, inputs) : inputs };
+    const adapted = { ...node, inputs: joining.has(node.operator) ? this.#repeatForConcat(node, inputs) : inputs };
     this.#there.visit(adapted);
     return adapted;
   }
@@ -341,7 +340,7 @@ class Rebatcher {
     return name;
   }
 
-  /** Inputs of Concat that have one entry for all samples, repeated to the size of the one with the batch. */
+  /** Inputs (of Concat) that have one entry for all samples, repeated to the size of the one with the batch. */
   #repeatForConcat(node: Node, inputs: readonly string[]): readonly string[] {
     const model = inputs.find((name) => this.#place(name) !== undefined);
     if (model === undefined) throw new FixedBatch(node.name);
