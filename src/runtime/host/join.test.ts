@@ -2,6 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { connect as connectSocket, createServer, type Server, type Socket } from 'node:net';
+import { networkInterfaces } from 'node:os';
 import { test } from 'node:test';
 import { systemClock } from '../../clock.ts';
 import { createReferenceEngine } from '../../engine/reference.ts';
@@ -10,6 +11,8 @@ import type { Link } from '../../transport/link.ts';
 import { type LinkServer, listen } from '../../transport/node/websocket-server.ts';
 import { message } from '../protocol/messages.ts';
 import { type JoinOptions, joinRun } from './join.ts';
+
+const isIpv6Here = Object.values(networkInterfaces()).some((found) => found?.some(({ address }) => address === '::1'));
 
 interface Relay {
   readonly url: string;
@@ -40,15 +43,19 @@ async function relayTo(target: LinkServer): Promise<Relay & { readonly server: S
   return { url: `ws://127.0.0.1:${port}`, cut, server };
 }
 
-function coordinator(onLink: (link: Link, count: number) => void): Promise<LinkServer> {
+function coordinator(
+  onLink: (link: Link, count: number) => void,
+  host = '127.0.0.1',
+  facts?: Readonly<Record<string, unknown>>,
+): Promise<LinkServer> {
   let count = 0;
   return listen({
-    host: '127.0.0.1',
+    host,
     port: 0,
     name: 'coordinator',
     authenticate: ({ credential, name }) =>
       credential === 'code'
-        ? { kind: 'accepted', name }
+        ? { kind: 'accepted', name, ...(facts && { facts }) }
         : { kind: 'refused', reason: 'the join code is wrong', retry: false },
     onLink: (link) => onLink(link, ++count),
   });
@@ -120,4 +127,26 @@ test('a device that its owner stops does not reconnect', { timeout: 20_000 }, as
   });
   assert.deepEqual(lost, []);
   await server.close('over');
+});
+
+test('peers dial what is advertised, else where the device listens or, at a chosen port, where seen', async () => {
+  const end = message('end', { reason: 'the run is done' });
+  const placeOf = async (more: Partial<JoinOptions>, seen = '203.0.113.7', host = '127.0.0.1'): Promise<unknown> => {
+    const server = await coordinator((link) => void link.send(end, 'control'), host, { address: seen });
+    const places: unknown[] = [];
+    await join(server.url, { ...more, onJoined: (_, place) => places.push(place) });
+    await server.close('over');
+    return places[0];
+  };
+  const encrypted = false;
+  const seenAs = '203.0.113.7';
+  assert.deepEqual(await placeOf({}, '127.0.0.1'), { host: '127.0.0.1', encrypted });
+  assert.deepEqual(await placeOf({}), { host: '127.0.0.1', seenAs, encrypted });
+  assert.deepEqual(await placeOf({ host: '0.0.0.0' }), { host: '127.0.0.1', seenAs, encrypted });
+  assert.deepEqual(await placeOf({ port: 7800 }), { host: seenAs, seenAs, encrypted });
+  const advertised = { host: 'desk.example.org', port: 7800 };
+  assert.deepEqual(await placeOf({ advertised }), { ...advertised, seenAs, encrypted });
+  // What a coordinator says is looked at: an address, or nothing.
+  assert.deepEqual(await placeOf({ port: 7800 }, 'not an address'), { host: '127.0.0.1', encrypted });
+  if (isIpv6Here) assert.deepEqual(await placeOf({}, '::1', '::1'), { host: '127.0.0.1', encrypted });
 });

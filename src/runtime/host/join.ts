@@ -82,13 +82,13 @@ const drainMs = 15_000;
 /** Joins and serves until the run ends. Throws InputError for a wrong URL or code, RunError when nobody answers. */
 export async function joinRun(options: JoinOptions): Promise<WorkerEnd> {
   const target = parseUrl(options.url);
-  if (target.protocol === 'ws:' && !isLocal(target.hostname) && !options.insecure) {
+  if (target.protocol === 'ws:' && !isThisMachine(bare(target.hostname)) && !options.insecure) {
     throw new InputError(
       `${options.url} would be unencrypted: use the wss:// address that asteroid train printed, ` +
         'or add --insecure if you trust the network between.',
     );
   }
-  const own = await addressTowards(target.hostname);
+  const own = await addressTowards(bare(target.hostname));
   const engine = await options.createEngine();
   if (engine.warning !== undefined) options.onWarning?.(engine.warning);
   const joinCode = once(options.joinCode);
@@ -226,6 +226,7 @@ export function parseUrl(text: string): URL {
   return url;
 }
 
-function isLocal(host: string): boolean {
-  return isThisMachine(host.replace(/^\[|\]$/g, ''));
+/** A URL's host without the brackets of IPv6. */
+function bare(host: string): string {
+  return host.replace(/^\[|\]$/g, '');
 }

@@ -5,9 +5,12 @@ import { InputError } from '../../errors.ts';
 import { GraphBuilder } from '../../graph/builder.ts';
 import type { Graph } from '../../graph/graph.ts';
 import { forwardOnlyCount, type LayerSequence } from '../../graph/layers.ts';
+import { importModel } from '../../graph/onnx/import.ts';
 import { extractStage } from '../../graph/stage.ts';
+import { buildModel } from '../../models/zoo.ts';
 import { batchNormNet } from '../../testing/training-subjects.ts';
 import { differentiableNames } from '../device/stage-graphs.ts';
+import { encodeModel } from '../protocol/model-transfer.ts';
 import { type FineTuning, frozenNames, trainedLayers } from './fine-tuning.ts';
 
 const names = ['a.1.weight', 'a.1.bias', 'a.2.weight', 'a.2.bias', 'b.weight', 'b.bias'];
@@ -150,6 +153,18 @@ test('frozen batch normalization takes its running statistics, keeps them, and n
     bufferUpdates.map(({ buffer }) => buffer),
     ['b.bn.running_mean', 'b.bn.running_var'],
   );
+});
+
+test('running variances are those of the model’s producer unless told otherwise, and travel to workers', () => {
+  const { graph } = batchNormNet();
+  const trained = (model: Graph, options: Partial<FineTuning> = {}): Graph =>
+    trainedLayers(model, { ...all, ...options }).sequence.graph;
+  assert.equal(trained(graph).runningVariance, undefined);
+  const unbiased: Graph = { ...graph, runningVariance: 'unbiased' };
+  assert.equal(trained(unbiased).runningVariance, 'unbiased');
+  assert.equal(trained(unbiased, { runningVariance: 'population' }).runningVariance, 'population');
+  assert.equal(importModel(encodeModel(trained(unbiased)).bytes.data as Uint8Array).graph.runningVariance, 'unbiased');
+  assert.equal(buildModel('shufflenet-v2-x0.5', { initialize: false }).graph.runningVariance, 'unbiased');
 });
 
 test('a trained scale keeps its batch normalization training; one without parameters follows what is before', () => {
