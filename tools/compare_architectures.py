@@ -389,9 +389,13 @@ def table(path):
             print(f"| {row['name']} | {row['way']} | | | | | {row.get('problem', '')} |")
             continue
         reasons = [row["note"]] if "note" in row else []
-        computed = [guess for guess in row["guesses"] if "ahead" in guess]
-        if row["largest"] > ACCEPTED and computed:
-            reasons.append(f"{len(computed)} tensors computed ahead, trained as they are")
+        computed = [guess.split(" ")[0] for guess in row["guesses"] if "ahead" in guess]
+        if row["largest"] > 1e-4 and computed:
+            reasons.append(f"{', '.join(computed)} computed ahead and trained so")
+        if any("used by" in note for note in row["notes"]):
+            reasons.append("weights that begin equal are stored once")
+        if row["name"] == "RoBERTa":
+            reasons.append("`padding_idx`: not in the file")
         cells = [row["name"], row["way"], f"{row['parameters']:,}", f"{row['trained']:,}", f"{row['first']:.0e}", f"{row['largest']:.0e}", "; ".join(reasons)]
         print("| " + " | ".join(cells) + " |")
 

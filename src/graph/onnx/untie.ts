@@ -5,6 +5,7 @@
 import { create } from '@bufbuild/protobuf';
 
 import { freshName } from '../liveness.ts';
+import { viewBytes } from '../tensor.ts';
 import { normalDomain } from './decode.ts';
 import { patchGraph, patchNode } from './encode.ts';
 import {
@@ -16,6 +17,7 @@ import {
   type ValueInfoProto,
   ValueInfoProtoSchema,
 } from './generated/onnx_pb.ts';
+import { isUniform as isUniformArray } from './number-tables.ts';
 
 /** Input positions of matrices, of which no two begin with equal elements on purpose. */
 const matrixPositions: Readonly<Record<string, number>> = { Conv: 1, ConvTranspose: 1, Gemm: 1, MatMul: 1 };
@@ -158,6 +160,8 @@ function isUniform({ dims, dataType, rawData, floatData, doubleData }: TensorPro
   if (size === undefined || dims.length === 0) return false;
   const typed = floatData.length > 0 ? floatData : doubleData;
   if (rawData.length === 0) return typed.length > 0 && typed.every((value) => value === typed[0]);
+  // As numbers, so that zeros of both signs are equal: a scale of zero makes both.
+  if (size === 4 && rawData.length % 4 === 0) return isUniformArray(viewBytes('float32', rawData));
   for (let index = size; index < rawData.length; index++) if (rawData[index] !== rawData[index - size]) return false;
   return true;
 }
