@@ -33,7 +33,7 @@ TIMM = {
     "mobilenetv4_conv_small_050": (64, {}, 0.01),
     "lcnet_050": (64, {}, 0.01),
     "tinynet_e": (64, {}, 0.01),
-    "mnasnet_small": (64, {}, 0.01),
+    "mnasnet_small": (64, {}, 0.001),
     "ghostnet_050": (64, {}, 0.01),
     "repvgg_a0": (64, {}, 0.01),
     "mobileone_s0": (64, {}, 0.01),
@@ -57,7 +57,7 @@ TIMM = {
     "levit_128s": (224, {}, 0.01),
     "poolformer_s12": (64, {}, 0.01),
     "mixer_s32_224": (64, dict(img_size=64), 0.02),
-    "resmlp_12_224": (64, dict(img_size=64, num_blocks=2, embed_dim=48), 0.02),
+    "resmlp_12_224": (64, dict(img_size=64), 0.02),
     "xcit_nano_12_p16_224": (64, dict(img_size=64, depth=2), 0.02),
     "twins_pcpvt_small": (64, dict(img_size=64, depths=(1, 1, 1, 1)), 0.02),
     "pvt_v2_b0": (64, {}, 0.02),
@@ -221,8 +221,8 @@ def build(name):
         for module in net.modules():
             if isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.running_mean is not None:
                 module.running_mean.normal_(0, 0.1)
-                # MobileOne adds four branches: with smaller variances its values would grow without bound
-                module.running_var.uniform_(0.5, 1.5).mul_(6 if name == "mobileone_s0" else 1)
+                # with smaller variances the values of these nets grow without bound
+                module.running_var.uniform_(0.5, 1.5).mul_(6 if name.startswith("mobileone") or name.startswith("mobilenetv4") else 1)
     return net.eval(), inputs, torch.randint(0, CLASSES, (SAMPLES,)), rate
 
 

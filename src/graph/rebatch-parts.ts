@@ -51,6 +51,14 @@ export const statePositions: readonly number[] = [5, 6];
 /** Operators all of whose inputs must have the batch's size. */
 export const joining: ReadonlySet<string> = new Set(['Concat', 'GatherElements']);
 
+/** One element with as many axes as a constant whose elements are all equal; undefined for others. */
+export function oneElement(value: Tensor | undefined): Tensor | undefined {
+  if (value === undefined || value.data.length === 0) return undefined;
+  const shape = value.shape.map(() => 1);
+  const first = wrap(value.type, shape, value.data.slice(0, 1) as typeof value.data);
+  return value.data.every((element: number | bigint) => element === value.data[0]) ? first : undefined;
+}
+
 /** Operators that select along an axis of their first input by indices. */
 export const gathering: ReadonlySet<string> = new Set(['Gather', 'GatherElements', 'GatherND', 'ScatterND']);
 

@@ -23,6 +23,7 @@ import {
   gathering,
   indexComponent,
   joining,
+  oneElement,
   recurrent,
   reshaping,
   sameValues,
@@ -182,7 +183,6 @@ class Rebatcher {
     if (source !== undefined) this.#inner.set(output, (this.#place(source) as Place).inner);
   }
 
-  /** The distance in memory, in elements, between neighbouring samples. */
   #stride(name: string): number {
     const place = this.#place(name);
     if (place === undefined) throw new FixedBatch(name);
@@ -319,11 +319,13 @@ class Rebatcher {
   }
 
   /**
-   * A constant or weight of a model exported for one sample with the entries of one sample (of each attention head) on
-   * an axis in which another input has those of all samples: repeated for each sample.
+   * A constant or weight of a model exported for one sample with one sample's entries (of each attention head) on an
+   * axis in which another input has those of all samples: repeated for each sample, as equal elements to expand are.
    */
   #repeated(name: string, { shape }: ValueType, node: Node): string {
     if (this.#place(name) !== undefined) return name;
+    const same = node.operator === 'Expand' ? oneElement(this.#here.constants.get(name)) : undefined;
+    if (same !== undefined) return this.#constant(same, `${name}.element`);
     for (const other of node.inputs) {
       const place = other === '' || other === name ? undefined : this.#place(other);
       if (place === undefined) continue;
@@ -352,7 +354,6 @@ class Rebatcher {
     });
   }
 
-  /** A new node's result. */
   #inserted(operator: 'Expand' | 'Tile', name: string, sizes: string): string {
     const result = freshName(`${name}.repeated`, this.#names);
     this.#add({ operator, domain: '', name: result, inputs: [name, sizes], outputs: [result], attributes: {} });

@@ -160,7 +160,7 @@ test('a model without a classifier at its end, or with one used elsewhere, is re
       { operator: 'MatMul', name: 'first', inputs: ['x', 'w'], outputs: ['p'] },
       { operator: 'MatMul', name: 'second', inputs: ['p', 'w'], outputs: ['y'] },
     ],
-    { w: filled([4, 4]) },
+    { w: tensor('float32', [4, 4], [1, 2, 0, 4, 5, 1, 7, 3, 9, 2, 8, 2, 6, 1, 5, 1]) },
     /^The classifier's weight w is also read by first, so --head-classes cannot replace it/,
   );
 });

@@ -111,3 +111,14 @@ test('layer scales of shape [C, 1, 1] are separate; so are clipped logarithms of
     ['scale', 'log', 'log_2'],
   );
 });
+
+test('matrices of equal elements that several nodes read are separated, random ones are tied on purpose', () => {
+  const nodes = [
+    { operator: 'MatMul', inputs: ['x', 'w'], outputs: ['a'] },
+    { operator: 'MatMul', inputs: ['a', 'w'], outputs: ['y'] },
+  ];
+  const parameters = (w: Tensor): readonly string[] =>
+    importModel(onnxModel({ opset: 17, inputs: [x], nodes, outputs: ['y'], initializers: { w } })).graph.parameters;
+  assert.deepEqual(parameters(tensor('float32', [2, 2], [0, 0, 0, 0])), ['w', 'w_2']);
+  assert.deepEqual(parameters(tensor('float32', [2, 2], [0, 0.1, 0, 0])), ['w']);
+});

@@ -17,6 +17,9 @@ import {
   ValueInfoProtoSchema,
 } from './generated/onnx_pb.ts';
 
+/** Input positions of matrices, of which no two begin with equal elements on purpose. */
+const matrixPositions: Readonly<Record<string, number>> = { Conv: 1, ConvTranspose: 1, Gemm: 1, MatMul: 1 };
+
 /** Input positions in which every node has a vector of its own. */
 const vectorPositions: Readonly<Record<string, readonly number[]>> = {
   Add: [0, 1],
@@ -43,8 +46,9 @@ interface Reader {
 
 /**
  * The graph with a vector of its own (the same values under another name) for every reader of a float vector of equal
- * elements that several nodes read as scale, bias or statistic; [C, 1, 1] counts as a vector, too. An Identity in
- * between gives the vector its name and is removed. Nothing else changes.
+ * elements that several nodes read as scale, bias or statistic; [C, 1, 1] counts as a vector, too. So does a matrix of
+ * equal elements, such as convolutions whose normalization began with scales of zero. An Identity in between gives the
+ * vector its name and is removed. Nothing else changes.
  */
 export function untieVectors(graph: GraphProto): GraphProto {
   if (graph.node.some(({ attribute }) => attribute.some(({ g, graphs }) => g !== undefined || graphs.length > 0)))
@@ -64,7 +68,7 @@ export function untieVectors(graph: GraphProto): GraphProto {
   const removed = new Set<string>();
   for (const tensor of graph.initializer) {
     const [first, ...others] = sortReaders(readers.get(tensor.name) ?? []);
-    if (first === undefined || others.length === 0 || !isUniformVector(tensor)) continue;
+    if (first === undefined || others.length === 0 || !isUniform(tensor)) continue;
     const all = [first, ...others];
     const isOutput = outputs.has(tensor.name) || all.some(({ alias }) => alias !== undefined && outputs.has(alias));
     if (isOutput || !all.every((reader) => hasOwnVector(reader, nodes, tensor))) continue;
@@ -130,14 +134,20 @@ function sortReaders(readers: readonly Reader[]): readonly Reader[] {
 
 function hasOwnVector({ nodeIndex, inputIndex }: Reader, nodes: readonly NodeProto[], tensor: TensorProto): boolean {
   const { opType, domain } = nodes[nodeIndex] as NodeProto;
-  const positions =
-    normalDomain(domain) === '' && Object.hasOwn(vectorPositions, opType) ? vectorPositions[opType] : undefined;
+  const isOwn = normalDomain(domain) === '';
+  if (isOwn && Object.hasOwn(matrixPositions, opType) && matrixPositions[opType] === inputIndex) return true;
+  if (!isVector(tensor)) return false;
+  const positions = isOwn && Object.hasOwn(vectorPositions, opType) ? vectorPositions[opType] : undefined;
   if (positions === undefined || !positions.includes(inputIndex)) return false;
   // A single element there is a number of a formula.
   return !['Add', 'Clip', 'Exp', 'Mul'].includes(opType) || tensor.dims.some((dimension) => dimension !== 1n);
 }
 
-function isUniformVector({ dims, dataType, rawData, floatData, doubleData }: TensorProto): boolean {
+function isVector({ dims }: TensorProto): boolean {
+  return dims.filter((dimension) => dimension !== 1n).length <= 1;
+}
+
+function isUniform({ dims, dataType, rawData, floatData, doubleData }: TensorProto): boolean {
   const sizes: Readonly<Record<number, number>> = {
     [TensorProto_DataType.FLOAT]: 4,
     [TensorProto_DataType.DOUBLE]: 8,
@@ -145,7 +155,7 @@ function isUniformVector({ dims, dataType, rawData, floatData, doubleData }: Ten
     [TensorProto_DataType.BFLOAT16]: 2,
   };
   const size = sizes[dataType];
-  if (size === undefined || dims.length === 0 || dims.filter((dimension) => dimension !== 1n).length > 1) return false;
+  if (size === undefined || dims.length === 0) return false;
   const typed = floatData.length > 0 ? floatData : doubleData;
   if (rawData.length === 0) return typed.length > 0 && typed.every((value) => value === typed[0]);
   for (let index = size; index < rawData.length; index++) if (rawData[index] !== rawData[index - size]) return false;

@@ -131,8 +131,10 @@ for (const isEncrypted of [true, false])
       assert.deepEqual(got.tensors, frame(got.kind, Number(sent.find(([kind]) => kind === got.kind)?.[2])).tensors);
     await link.close('done');
     assert.deepEqual(await other.ended, { clean: true, reason: 'done' });
-    // A second link between the same two goes the same way.
+    // A second link between the same two goes the same way, and takes the place of the first.
+    const second = await b.network.connect({ name: 'a', url: a.network.url });
     const again = await b.network.connect({ name: 'a', url: a.network.url });
+    assert.equal((await second.ended).clean, false);
     members.delete('a');
     await a.network.close();
     assert.equal((await again.ended).clean, true, 'a relayed link ends with its peer');

@@ -52,6 +52,8 @@ export class Relay {
   readonly #options: RelayOptions;
   /** By ticket. */
   readonly #wishes = new Map<string, Wish>();
+  /** By pair of devices: one end of the one way between them. */
+  readonly #ways = new Map<string, Duplex>();
 
   constructor(options: RelayOptions) {
     this.#options = options;
@@ -90,6 +92,12 @@ export class Relay {
     if (wish === undefined || wish.to !== device) return void stream.destroy();
     this.#wishes.delete(ticket);
     wish.cancel();
+    const pair = JSON.stringify([wish.from, device].sort());
+    this.#ways.get(pair)?.destroy();
+    this.#ways.set(pair, stream);
+    stream.once('close', () => {
+      if (this.#ways.get(pair) === stream) this.#ways.delete(pair);
+    });
     this.#options.onJoined(wish.from, device);
     joinStreams(wish.stream, stream);
   }
