@@ -104,3 +104,21 @@ test('if all names are generated, all tensors that a gradient reaches are weight
     ['1', '2'],
   );
 });
+
+test('zeros that a recurrent layer begins with are no parameter; other initial states are', () => {
+  const random = (...shape: number[]) =>
+    tensor(
+      'float32',
+      shape,
+      Array.from({ length: shape.reduce((size, length) => size * length, 1) }, (_, index) => Math.sin(index + 1)),
+    );
+  const gru = (state: number[]): readonly string[] => {
+    const nodes = [{ operator: 'GRU', inputs: ['x', 'w', 'r', '', '', 'h0'], outputs: ['y'], attributes: size }];
+    const initializers = { w: random(1, 6, 2), r: random(1, 6, 2), h0: tensor('float32', [1, 1, 2], state) };
+    const given: ValueInfo = { name: 'x', type: 'float32', shape: [3, 1, 2] };
+    return importModel(onnxModel({ opset: 18, inputs: [given], nodes, outputs: ['y'], initializers })).graph.parameters;
+  };
+  const size = { hidden_size: { type: 'int', value: 2 } } as const;
+  assert.deepEqual(gru([0, 0]), ['w', 'r']);
+  assert.deepEqual(gru([0.5, -1]), ['w', 'r', 'h0']);
+});

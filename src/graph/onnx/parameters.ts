@@ -8,7 +8,7 @@ import type { TensorPlace } from './decode.ts';
 import { madeUpName } from './made-up-name.ts';
 import { formulaOf, isMask, isRepeatedFilter, isUniform } from './number-tables.ts';
 import type { Origins } from './origins.ts';
-import { type Meeting, meetingsOf, runningStatistics, weightReaders } from './weight-positions.ts';
+import { type Meeting, meetingsOf, recurrentStates, runningStatistics, weightReaders } from './weight-positions.ts';
 
 /** The parts of a model that the search for weights uses. */
 export interface WeightSearch {
@@ -46,7 +46,7 @@ const numberName = /(^|[._])(c|const|constant|scalar|eps|epsilon|one|zero|two|ha
  * parameter or computed ahead from one; without a declaration, what is in a weight's position, has a name of the source
  * (numbers without dimensions, too), or meets values that depend on weights. Fixed are tensors that the exporter
  * declares to be something else, masks, tables that follow a formula (number-tables.ts), vectors that normalize the
- * model's inputs, single numbers with made-up names, scales of ones and biases of zeros with made-up names that only
+ * model's inputs, zeros that a recurrent layer begins with, single numbers with made-up names, scales of ones and biases of zeros with made-up names that only
  * normalizations read, and tensors of Constant nodes outside a weight's position, unless the file has no others. In
  * file order.
  */
@@ -75,6 +75,8 @@ interface Evidence {
   /** By tensor in a weight's position: the operators that read it there. */
   readonly weights: ReadonlyMap<string, ReadonlySet<string>>;
   readonly meetings: ReadonlyMap<string, Meeting>;
+  /** Tensors that recurrent layers begin with. */
+  readonly states: ReadonlySet<string>;
   /** Some float initializer is reached by a gradient. */
   readonly keepsInitializers: boolean;
   /** Some weight has a name from the source, or the exporter declares parameters. */
@@ -94,6 +96,7 @@ function evidenceOf(
     origins,
     places,
     weights,
+    states: recurrentStates(nodes),
     meetings: meetingsOf(nodes, inputs, { tensors: inFile.map(([name]) => name), weights }),
     keepsInitializers: inFile.some(([name, { shape }]) => shape.length > 0 && isInitializer(name) && reached.has(name)),
     hasNames: hasDeclarations(origins) || inFile.some(isNamedWeight),
@@ -122,6 +125,8 @@ function judged(name: string, value: Tensor, evidence: Evidence): Judgement {
     return fixed(`computed from ${origin.others.slice(0, 3).join(', ')}, no parameter`);
   if (isMask(value)) return fixed('a mask');
   if (inPosition) return judgedInPosition(name, value, evidence);
+  if (evidence.states.has(name) && isZero(value))
+    return fixed('a recurrent layer begins with zeros', !isFromSource(name, evidence));
   if (value.data.length === 1) return judgedNumber(name, value, evidence);
   const formula = formulaOf(value);
   if (isFromSource(name, evidence)) {
@@ -173,6 +178,10 @@ function judgedMadeUp(name: string, value: Tensor, { origins, meetings, hasNames
   if (meeting.weights) return trained('it meets what weights compute', false);
   if (isTable(value) || meeting.inputs.has('Concat')) return trained('it meets the inputs', false);
   return fixed('it shifts or scales the inputs');
+}
+
+function isZero({ data }: Tensor): boolean {
+  return Number(data[0]) === 0 && isUniform(data);
 }
 
 /** True for more than one axis of more than one element. */

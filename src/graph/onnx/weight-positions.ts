@@ -56,6 +56,14 @@ export function runningStatistics(nodes: readonly Node[]): ReadonlySet<string> {
   return new Set(sourcesOf(nodes, (node) => (node.operator === 'BatchNormalization' ? [3, 4] : [])).keys());
 }
 
+/** The initial states of recurrent layers: their inputs behind the lengths. */
+export function recurrentStates(nodes: readonly Node[]): ReadonlySet<string> {
+  const positions: Readonly<Record<string, readonly number[]>> = { LSTM: [5, 6], GRU: [5], RNN: [5] };
+  return new Set(
+    sourcesOf(nodes, ({ operator }) => (Object.hasOwn(positions, operator) ? (positions[operator] ?? []) : [])).keys(),
+  );
+}
+
 /** The values that the given inputs come from through rearranging nodes, with the operators that read them. */
 function sourcesOf(nodes: readonly Node[], positions: (node: Node) => readonly number[]): Map<string, Set<string>> {
   const made = producers(nodes);
