@@ -43,12 +43,12 @@ const numberName = /(^|[._])(c|const|constant|scalar|eps|epsilon|one|zero|two|ha
 /**
  * The float tensors of a file: `buffers` are the running statistics of batch normalization, `choices` says of every
  * other one with a gradient path to an output whether it is trained. The rule: trained is what the exporter declares a
- * parameter or computed ahead from one; without a declaration, what is in a weight's position, has a name of the source
- * (numbers without dimensions, too), or meets values that depend on weights. Fixed are tensors that the exporter
- * declares to be something else, masks, tables that follow a formula (number-tables.ts), vectors that normalize the
- * model's inputs, zeros that a recurrent layer begins with, single numbers with made-up names, scales of ones and biases of zeros with made-up names that only
- * normalizations read, and tensors of Constant nodes outside a weight's position, unless the file has no others. In
- * file order.
+ * parameter or computed ahead from one; without a declaration, what is in a weight's position, has a name of the
+ * source (numbers without dimensions, too), or meets values that depend on weights. Fixed are tensors that the
+ * exporter declares to be something else, masks, tables that follow a formula (number-tables.ts), vectors that
+ * normalize the model's inputs, zeros that a recurrent layer begins with, single numbers with made-up names, scales of
+ * ones and biases of zeros with made-up names that only normalizations read, and tensors of Constant nodes outside a
+ * weight's position, unless the file has no others. In file order.
  */
 export function findWeights(search: WeightSearch): {
   readonly buffers: readonly string[];
