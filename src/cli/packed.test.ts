@@ -15,7 +15,7 @@ const folder = temporaryFolder();
 const timeout = 120_000;
 const installed = rootOf(import.meta.dirname);
 const slow = 'SLOW: this device computes over WebAssembly, several times slower than it could, because ';
-const mend = '; run "npm install --ignore-scripts onnxruntime-node" where asteroid is installed';
+const fix = '; run "npm install --ignore-scripts onnxruntime-node" where asteroid is installed';
 
 function rootOf(start: string): string {
   let root = start;
@@ -90,7 +90,7 @@ test('without the native engine: the doctor, a worker and a run say why, and it 
     run(missing, 'doctor'),
     run(broken, 'worker', '--join', 'ws://127.0.0.1:1', '--code', 'x'),
   ]);
-  const absent = `${slow}the package onnxruntime-node is not installed${mend}`;
+  const absent = `${slow}the package onnxruntime-node is not installed${fix}`;
   assert.equal(trained.code, 0, trained.stderr);
   assert.deepEqual(warnings(trained.said), [`${absent}.`]);
   const losses = trained.said.filter(({ event }) => event === 'round').map(({ loss }) => Number(loss));
@@ -107,6 +107,6 @@ test('without the native engine: the doctor, a worker and a run say why, and it 
   // Nobody is there to join; what the engine is stands before that.
   assert.equal(joined.code, 1);
   assert.deepEqual(warnings(joined.said), [
-    `${slow}the package onnxruntime-node does not load (libonnxruntime.so.1: cannot open it)${mend}.`,
+    `${slow}the package onnxruntime-node does not load (libonnxruntime.so.1: cannot open it)${fix}.`,
   ]);
 });

@@ -69,7 +69,7 @@ export interface TranslationTarget {
 export interface Engine {
   /** For people and caches, such as "onnxruntime-node 1.30.0 cpu (1 thread)". */
   readonly name: string;
-  /** One sentence for the user, where this is a far slower engine than the device could have: why, and the mend. */
+  /** One sentence for the user, where this is a far slower engine than the device could have: why, and the fix. */
   readonly warning?: string | undefined;
   /**
    * Channels of a block, where the engine has kernels for the blocked layout (lowering/blocked.ts): graphs may use them

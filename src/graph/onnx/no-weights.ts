@@ -11,7 +11,7 @@ const floats: ReadonlySet<number> = new Set([
   TensorProto_DataType.BFLOAT16,
 ]);
 
-/** The reason and the mend, as the end of a sentence that begins with the file. For a model without parameters. */
+/** The reason and the fix, as the end of a sentence that begins with the file. For a model without parameters. */
 export function noWeightsReason({ proto, choices }: Pick<ImportedModel, 'proto' | 'choices'>): string {
   const nodes = proto.graph?.node ?? [];
   const quantized = nodes.find(({ opType }) => isQuantizing(opType));

@@ -149,7 +149,7 @@ function withoutLostData({ dataDevice, ...cluster }: Cluster, lost: readonly str
 }
 
 test('if one device lacks memory, what the refusal recommends is enough', () => {
-  let mendedCount = 0;
+  let fixedCount = 0;
   for (let seed = 0; seed < 250; seed++) {
     const input = randomLoss(seed);
     let cluster = input.cluster;
@@ -162,10 +162,10 @@ test('if one device lacks memory, what the refusal recommends is enough', () => 
       );
       cluster = { ...cluster, devices };
       found = attempt({ ...input, cluster });
-      if (typeof found !== 'string') mendedCount++;
+      if (typeof found !== 'string') fixedCount++;
     }
   }
-  assert.ok(mendedCount > 10, `${mendedCount}`);
+  assert.ok(fixedCount > 10, `${fixedCount}`);
 });
 
 const oneKind = (layerCount: number, names: readonly string[]): { profile: Profile; cluster: Cluster } => ({

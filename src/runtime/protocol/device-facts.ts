@@ -7,7 +7,7 @@ export interface DeviceFacts {
   readonly memoryMiB: number;
   readonly cores: number;
   readonly engine: string;
-  /** One sentence where the device has a far slower engine than it could: why, and the mend. */
+  /** One sentence where the device has a far slower engine than it could: why, and the fix. */
   readonly engineWarning?: string;
   /** Devices with the same machine share its memory. */
   readonly machine: string;

@@ -125,18 +125,18 @@ test('a number that is not finite is found with its place: file, row and column'
       [inputField('x', tensor(type, shape, numbers), 'x.npy')],
       labelField(tensor('int64', [shape[0] as number], new Array(shape[0]).fill(0)), 'y.npy'),
     );
-  const mend = 'correct it, or leave that row out.';
+  const fix = 'correct it, or leave that row out.';
   assert.throws(
     made('float32', [3, 4], values(12, 6, Number.NaN)),
-    new InputError(`x.npy holds NaN, at row 1, column 2; ${mend}`),
+    new InputError(`x.npy holds NaN, at row 1, column 2; ${fix}`),
   );
   assert.throws(
     made('float64', [2, 2, 3], values(12, 10, Number.NEGATIVE_INFINITY)),
-    new InputError(`x.npy holds -Infinity, at row 1, at [1, 1] in it; ${mend}`),
+    new InputError(`x.npy holds -Infinity, at row 1, at [1, 1] in it; ${fix}`),
   );
   assert.throws(
     made('float64', [3], values(3, 2, 1e300)),
-    new InputError(`x.npy holds 1e+300, which is beyond the range of float32, at row 2; ${mend}`),
+    new InputError(`x.npy holds 1e+300, which is beyond the range of float32, at row 2; ${fix}`),
   );
   assert.throws(made('float16', [2, 2], [0, 0, 0, 0x7c00]), /x\.npy holds Infinity, at row 1, column 1;/);
   made('float16', [2, 2], [0, 0, 0, 0x7bff])();
