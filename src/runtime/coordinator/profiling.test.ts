@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { config, Drive } from '../../testing/machine-drive.ts';
+import { config, Drive, plan } from '../../testing/machine-drive.ts';
 import type { MachineEffect, MachineInput } from './machine-types.ts';
 import { linksMeasured } from './profiling.ts';
 
@@ -40,16 +40,11 @@ test('when the device that was to measure is lost, the next one like it does', (
   const drive = new Drive({ ...config, thoroughness: 'quick' });
   drive.answerOf = (device, message, honest) => (message === 'profile' && device === 'a' ? undefined : honest);
   drive.planFor = () => ({
-    planner: 'manual',
-    schedule: '1f1b',
-    batchSize: 8,
-    microBatchSize: 4,
-    microBatchCount: 2,
+    ...plan,
     stages: [
       { layers: [0, 2], devices: ['b'], samples: [4], inFlight: 2 },
       { layers: [2, 3], devices: ['c'], samples: [4], inFlight: 1 },
     ],
-    predicted: { roundMs: 1, samplesPerS: 8000, peakMemoryMiB: {} },
   });
   for (const device of ['a', 'b', 'c']) drive.input({ kind: 'joined', device, likeness: 'm' });
   assert.equal(drive.state.phase, 'profiling');
