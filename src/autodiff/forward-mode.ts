@@ -53,9 +53,9 @@ export interface TangentGraph {
   readonly withoutTangent: readonly string[];
 }
 
-/** The graph's name for the tangent of a value. */
-export function tangentName(value: string): string {
-  return `tangent(${value})`;
+/** The graph's name for a tangent of a value; of several (several-tangents.ts), that with this index. */
+export function tangentName(value: string, index = 0): string {
+  return index === 0 ? `tangent(${value})` : `tangent(${value})#${index}`;
 }
 
 /**
@@ -84,7 +84,7 @@ export function tangentGraph(stage: StaticGraph, options: TangentOptions): Tange
   const pass = lower({ emitter: written, forwardCount, results, gradients });
   const { emitter } = pass;
   const { list, targets, rename } = nameTangents(emitter, {
-    ...arrange(emitter, { forwardCount: pass.forwardCount, data, moving: options.inputs.map(tangentName), starts }),
+    ...arrange(emitter, { forwardCount: pass.forwardCount, data, moving: options.inputs.map((name) => tangentName(name)), starts }),
     tangents: pass.gradients,
   });
   const isConstant = (value: string): boolean => emitter.constantValue(value) !== undefined;

@@ -94,6 +94,7 @@ export function withPasses(
     backwardInput: (...given) => passes.backwardInput(...given),
     backwardWeight: (...given) => passes.backwardWeight(...given),
     beginRound: (...given) => stage.beginRound(...given),
+    estimate: (...given) => stage.estimate(...given),
     finishRound: (countNorm) => stage.finishRound(countNorm),
     update: (options) => stage.update(options),
     putGradients: (...given) => stage.putGradients(...given),

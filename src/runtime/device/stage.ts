@@ -30,7 +30,7 @@ export interface StagePasses {
    * Queues the forward pass of one micro-batch. `inputs` follow the stage's inputs and go to the stage; `firstSample`
    * is the first of this device's samples in the micro-batch. The last stage takes labels and adds to the round's loss;
    * where backward passes follow at once, all is left to them. Resolves with the stage's outputs, or nothing on the
-   * last stage.
+   * last stage; of forward gradients, with the outputs and their tangents, or the derivatives of the loss's sum.
    */
   forward(
     microBatch: MicroBatchId,
@@ -58,6 +58,11 @@ export interface StageRounds {
    * `firstInFlight`: of a stream, the first round before this one that is still in flight.
    */
   beginRound(round: number, plannedUpdate?: UpdateOptions, firstInFlight?: number): void;
+  /**
+   * Of a stage that trains by forward gradients: queues the round's gradients from its derivatives, one for each
+   * tangent: those of the mean loss of a whole batch.
+   */
+  estimate(round: number, derivatives: readonly number[]): void;
   /**
    * Queues the round's sums at once, and resolves with them. `countNorm`: whether this device reports its gradients'
    * squared norm (one of each group does).
