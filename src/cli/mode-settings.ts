@@ -53,7 +53,7 @@ export function checkMode(settings: TrainSettings): void {
   ] as const;
   const [, name] = ofStream.find(([isGiven]) => isGiven) ?? [];
   // Without a mode, a plan's schedule says what it is.
-  const isAsynchronous = mode === 'async' || (mode === undefined && plan !== undefined);
+  const isAsynchronous = mode === undefined && plan !== undefined;
   if (name !== undefined && !isAsynchronous) throw new InputError(`${name} needs --mode async.`);
   if (staleness !== undefined && !verticalSync)
     throw new InputError('--staleness and --no-vertical-sync cannot both be given: choose one.');
