@@ -64,8 +64,8 @@ export function program(plan: PlanLayout, options: ProgramOptions = {}): Program
 }
 
 /**
- * The tick of a stream in which every round has `sampleCount` samples, at most the plan's batch: passes of micro-batches
- * that are not there are left out, and all others keep their places and offsets.
+ * The tick of a stream in which every round has `sampleCount` samples, at most the plan's batch: passes of
+ * micro-batches that are not there are left out, and all others keep their places and offsets.
  */
 export function restTick(plan: PlanLayout, sampleCount: number, options: ProgramOptions = {}): Program {
   const rest = layoutOf(plan, sampleCount);

@@ -54,7 +54,8 @@ export interface StalenessWish {
 }
 
 /**
- * The plan with the staleness that is wished for, written out; where nothing is, a plan keeps its own. InputError for less than the plan needs.
+ * The plan with the staleness that is wished for, written out; where nothing is, a plan keeps its own. InputError for
+ * less than the plan needs.
  */
 export function withStaleness(plan: PlanLayout, { staleness, verticalSync = true }: StalenessWish): PlanLayout {
   if (!scheduleOf(plan.schedule).isStream) return plan;
