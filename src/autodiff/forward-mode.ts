@@ -84,7 +84,12 @@ export function tangentGraph(stage: StaticGraph, options: TangentOptions): Tange
   const pass = lower({ emitter: written, forwardCount, results, gradients });
   const { emitter } = pass;
   const { list, targets, rename } = nameTangents(emitter, {
-    ...arrange(emitter, { forwardCount: pass.forwardCount, data, moving: options.inputs.map((name) => tangentName(name)), starts }),
+    ...arrange(emitter, {
+      forwardCount: pass.forwardCount,
+      data,
+      moving: options.inputs.map((name) => tangentName(name)),
+      starts,
+    }),
     tangents: pass.gradients,
   });
   const isConstant = (value: string): boolean => emitter.constantValue(value) !== undefined;

@@ -22,7 +22,12 @@ export function severalTangents(single: TangentGraph, count: number): TangentGra
   const { graph } = single;
   const given = new Set([...single.tangentInputs, ...single.tangentParameters].map((name) => tangentName(name)));
   const results = new Set(single.tangentOutputs.map((name) => tangentName(name)));
-  const named = new Map([...single.tangentInputs, ...single.tangentParameters, ...single.tangentOutputs].map((name) => [tangentName(name), name]));
+  const named = new Map(
+    [...single.tangentInputs, ...single.tangentParameters, ...single.tangentOutputs].map((name) => [
+      tangentName(name),
+      name,
+    ]),
+  );
   const moving = new Set(given);
   /** Of these, the ones that depend on activations, not on weights and their tangents alone. */
   const activations = new Set(graph.inputs.map(({ name }) => name));
@@ -36,23 +41,36 @@ export function severalTangents(single: TangentGraph, count: number): TangentGra
   const indices = Array.from({ length: count }, (_, index) => index);
   const barriers = new Barriers(inferTypes(graph));
   const nodes = graph.nodes.flatMap((node): readonly Node[] => {
-    if (node.inputs.some((input) => activations.has(input) && !weights.has(input))) for (const output of node.outputs) activations.add(output);
+    if (node.inputs.some((input) => activations.has(input) && !weights.has(input)))
+      for (const output of node.outputs) activations.add(output);
     if (!node.inputs.some((input) => moving.has(input))) return [node];
     for (const output of node.outputs) if (output !== '') moving.add(output);
     const waits = heavyOperators.has(node.operator)
       ? node.inputs.filter((input) => moving.has(input) && activations.has(input))
       : [];
-    const waiting = new Map(waits.map((value) => [value, barriers.at(value, indices.slice(1).map((index) => copy(value, index)))]));
-    const copies = indices.map((index): Node => ({
-      ...node,
-      name: index === 0 ? node.name : `${node.name}#${index}`,
-      inputs: node.inputs.map((input) => (index === 0 ? (waiting.get(input)?.value ?? input) : copy(input, index))),
-      outputs: node.outputs.map((output) => copy(output, index)),
-    }));
+    const waiting = new Map(
+      waits.map((value) => [
+        value,
+        barriers.at(
+          value,
+          indices.slice(1).map((index) => copy(value, index)),
+        ),
+      ]),
+    );
+    const copies = indices.map(
+      (index): Node => ({
+        ...node,
+        name: index === 0 ? node.name : `${node.name}#${index}`,
+        inputs: node.inputs.map((input) => (index === 0 ? (waiting.get(input)?.value ?? input) : copy(input, index))),
+        outputs: node.outputs.map((output) => copy(output, index)),
+      }),
+    );
     return [...[...waiting.values()].flatMap((barrier) => barrier.nodes), ...copies];
   });
   const repeated = <Info extends { readonly name: string }>(infos: readonly Info[], of: ReadonlySet<string>): Info[] =>
-    infos.flatMap((info) => (of.has(info.name) ? indices.map((index) => ({ ...info, name: copy(info.name, index) })) : [info]));
+    infos.flatMap((info) =>
+      of.has(info.name) ? indices.map((index) => ({ ...info, name: copy(info.name, index) })) : [info],
+    );
   return {
     ...single,
     graph: { ...graph, inputs: repeated(graph.inputs, given), outputs: repeated(graph.outputs, results), nodes },
@@ -79,7 +97,12 @@ class Barriers {
     const result = `${value}/waited`;
     if (this.#made.has(value)) return { value: result, nodes: [] };
     this.#made.add(value);
-    const node = (operator: string, inputs: readonly string[], output: string, attributes: Node['attributes'] = {}): Node => ({
+    const node = (
+      operator: string,
+      inputs: readonly string[],
+      output: string,
+      attributes: Node['attributes'] = {},
+    ): Node => ({
       ...{ operator, domain: '', name: output, inputs, outputs: [output], attributes },
     });
     const sizes = others.map((_, index) => `${value}/size${index}`);

@@ -40,6 +40,7 @@ export class EngineStage implements StagePort {
   readonly outputs: readonly CutTensor[];
   readonly label: CutTensor;
   readonly isLast: boolean;
+  readonly tangentCount: number;
   readonly statisticCount: number;
   readonly residuals: Residuals = new Residuals();
   readonly #engine: Engine;
@@ -72,6 +73,7 @@ export class EngineStage implements StagePort {
     };
     this.inputs = traveling(layers[0]);
     this.outputs = traveling(layers[1]);
+    this.tangentCount = forwardGradient?.tangentCount ?? 0;
     this.label = options.label;
     this.isLast = layers[1] === sequence.layers.length;
     this.statisticCount = compiled.statistics.reduce((sum, { shape }) => sum + elementCount(shape), 0);
@@ -249,7 +251,13 @@ export class EngineStage implements StagePort {
   estimate(round: number, derivatives: readonly number[]): void {
     const tangents = defined(this.#tangents, 'a run by forward gradients');
     tangents.release();
-    if (this.#compiled.trained.length > 0) this.#sums.replace(tangents.estimate(round, derivatives));
+    if (this.#compiled.trained.length > 0)
+      this.#sums.replace(
+        tangents.estimate(
+          round,
+          derivatives.map((derivative) => derivative / this.#options.training.batchSize),
+        ),
+      );
     this.#rounds.current = round;
   }
 

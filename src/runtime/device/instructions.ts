@@ -12,10 +12,12 @@ import {
   type DeviceProgram,
   type Instruction,
   type LayerRange,
+  type Pass,
   type Send,
   type Update,
 } from '../../schedule/program.ts';
 import { encodeTensors } from './codec.ts';
+import { checkDerivative, Derivatives } from './derivatives.ts';
 import { feedName, type MicroBatchId, ReceivedPieces, Results } from './pieces.ts';
 import type { RoundPorts } from './round-ports.ts';
 import { RoundReduction } from './round-reduction.ts';
@@ -28,6 +30,7 @@ import type { UpdateOptions } from './stage-update.ts';
 export class StreamState {
   readonly received: ReceivedPieces = new ReceivedPieces();
   readonly results: Results = new Results();
+  readonly derivatives: Derivatives = new Derivatives();
 }
 
 /** One tick of a device. */
@@ -80,15 +83,25 @@ const handlers: { readonly [Kind in Executed]: Handler<Kind> } = {
     const from = instruction.from ?? feedName;
     const { round, index } = microBatch;
     const frame = await tick.ports.receive({ kind: payload, round, microBatch: index, from });
+    if (payload === 'derivative') {
+      checkDerivative(frame.tensors ?? [], tick.stage.tangentCount, from);
+      tick.stream.derivatives.add(microBatch, from, Promise.resolve(frame.tensors ?? []));
+      return;
+    }
     const piece = { payload, microBatch, samples, from, isEncoded: encoding !== undefined };
     tick.stream.received.add(piece, expectedCuts(tick.stage, payload), frame.tensors ?? []);
   },
 
-  forward({ program, stage, stream, tick }, instruction) {
-    const microBatch = idOf(tick, instruction);
-    const inputs = stream.received.take(program.stage === 0 ? 'input' : 'activation', microBatch, stage.inputs);
-    const labels = stage.isLast ? stream.received.take('label', microBatch, [stage.label])[0] : undefined;
-    stream.results.keep('activation', microBatch, stage.forward(microBatch, program.samples[0], inputs, labels));
+  forward(tick, instruction) {
+    tick.stream.results.keep('activation', idOf(tick.tick, instruction), forward(tick, instruction));
+  },
+
+  tangent(tick, instruction) {
+    const { stage, program, stream } = tick;
+    const microBatch = idOf(tick.tick, instruction);
+    const result = forward(tick, instruction);
+    stream.results.keep(stage.isLast ? 'derivative' : 'activation', microBatch, result);
+    if (stage.isLast) stream.derivatives.add(microBatch, program.device, result);
   },
 
   backward(tick, instruction) {
@@ -124,6 +137,14 @@ const handlers: { readonly [Kind in Executed]: Handler<Kind> } = {
   },
 };
 
+/** Queues the forward pass of a micro-batch that has arrived. */
+function forward({ program, stage, stream, tick }: Tick, instruction: Pass): Promise<readonly Tensor[]> {
+  const microBatch = idOf(tick, instruction);
+  const inputs = stream.received.take(program.stage === 0 ? 'input' : 'activation', microBatch, stage.inputs);
+  const labels = stage.isLast ? stream.received.take('label', microBatch, [stage.label])[0] : undefined;
+  return stage.forward(microBatch, program.samples[0], inputs, labels);
+}
+
 /** Executes one instruction; resolves when the next one may follow. */
 export async function execute<Kind extends Executed>(
   tick: Tick,
@@ -139,11 +160,13 @@ export async function execute<Kind extends Executed>(
  * applies what that says. What follows the update is queued in one step with it.
  */
 export function* update(tick: Tick, { round: offset = 0 }: Update): Generator<Promise<unknown>, void, unknown> {
-  const { stage, ports, program, reduction } = tick;
+  const { stage, ports, program, reduction, stream } = tick;
   yield reduction.done();
-  const totals = ports.failure.guard(stage.finishRound(isNormCounted(program)));
+  const round = tick.tick + offset;
+  if (stream.derivatives.has(round)) stage.estimate(round, (yield stream.derivatives.sum(round)) as readonly number[]);
+  const totals = ports.failure.guard(stage.finishRound(isNormCounted(program, stage)));
   totals.catch(() => {}); // seen by runRound, where nothing fails before
-  tick.closed = { round: tick.tick + offset, totals };
+  tick.closed = { round, totals };
   const options = (yield ports.updates.due()) as UpdateOptions | undefined;
   if (options !== undefined) stage.update(options);
 }
@@ -159,9 +182,12 @@ function isOverlapped(instruction: Instruction): boolean {
 }
 
 /**
- * In a replicated stage all members hold equal gradients; the first of the ring counts them for the global norm.
+ * In a replicated stage all members hold equal gradients; the first of the ring counts them for the global norm, or of
+ * a group without a ring the one that has the first sample.
  */
-function isNormCounted(program: DeviceProgram): boolean {
+function isNormCounted(program: DeviceProgram, { tangentCount }: Pick<RoundStage, 'tangentCount'>): boolean {
+  const { samples } = program;
+  if (tangentCount > 0) return samples[0] === 0 && samples[1] > 0;
   const reduce = program.instructions.find((instruction) => instruction.kind === 'all-reduce');
   return reduce === undefined || reduce.group[0] === program.device;
 }
@@ -194,7 +220,9 @@ async function send(tick: Tick, instruction: Send, onDone: (beganMs: number) => 
   const cuts = payload === 'activation' ? stage.outputs : stage.inputs.filter((input) => input.differentiable);
   const offset = program.samples[0];
   const slices = results.map((result, index) =>
-    sliceSamples(result, defined(cuts[index], 'cut').batchAxis, samples[0] - offset, samples[1] - offset),
+    payload === 'derivative'
+      ? result
+      : sliceSamples(result, defined(cuts[index], 'cut').batchAxis, samples[0] - offset, samples[1] - offset),
   );
   const tensors = encoding === undefined ? slices : encodeTensors(slices);
   const frame = { kind: payload, round: microBatch.round, microBatch: microBatch.index, tensors };

@@ -22,6 +22,8 @@ export interface StageCuts {
   readonly outputs: readonly CutTensor[];
   readonly label: CutTensor;
   readonly isLast: boolean;
+  /** Tangents that its passes carry along (forward gradients); 0: none. */
+  readonly tangentCount: number;
 }
 
 /** The passes of micro-batches. Work is queued in the order of the calls; tensors that come out are the caller's. */
@@ -59,8 +61,8 @@ export interface StageRounds {
    */
   beginRound(round: number, plannedUpdate?: UpdateOptions, firstInFlight?: number): void;
   /**
-   * Of a stage that trains by forward gradients: queues the round's gradients from its derivatives, one for each
-   * tangent: those of the mean loss of a whole batch.
+   * Of a stage that trains by forward gradients: queues the round's gradients from the derivatives of the sum of its
+   * samples' losses, one for each tangent.
    */
   estimate(round: number, derivatives: readonly number[]): void;
   /**

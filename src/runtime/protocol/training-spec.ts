@@ -63,7 +63,10 @@ export interface TangentScale {
 
 /** The factor of a parameter's direction in a round. */
 export function tangentScaleOf({ scales, roundsPerEpoch }: ForwardGradientSpec, name: string, round: number): number {
-  const { factor, rampEpochs } = (Object.hasOwn(scales, name) ? scales[name] : undefined) ?? { factor: 1, rampEpochs: 0 };
+  const { factor, rampEpochs } = (Object.hasOwn(scales, name) ? scales[name] : undefined) ?? {
+    factor: 1,
+    rampEpochs: 0,
+  };
   return rampEpochs === 0 ? factor : factor * Math.min(1, Math.floor(round / roundsPerEpoch) / rampEpochs);
 }
 

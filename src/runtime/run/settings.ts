@@ -2,6 +2,7 @@
 // (cli/settings.ts).
 
 import type { RunningVariance } from '../../graph/graph.ts';
+import type { NoiseKind } from '../../noise.ts';
 import type { CompressMode } from '../../planner/compress.ts';
 import type { LossKind } from '../../training/losses.ts';
 import type { Thoroughness } from '../protocol/profile-points.ts';
@@ -73,6 +74,10 @@ export interface TrainSettings {
    */
   readonly aggregate: number;
   readonly stalenessCorrection: StalenessCorrection;
+  /** Of forward gradients: directions of a round, how they are drawn, and `PATTERN=ALPHA[:EPOCHS]` that scale them. */
+  readonly tangents: number;
+  readonly tangent: NoiseKind;
+  readonly tangentScale: readonly string[];
   /** What may travel in fewer bits over links, of a plan that is made here. */
   readonly compress: CompressMode;
   /** Every device computes, even where fewer would be faster. */
