@@ -3,7 +3,7 @@
 
 import { assert } from '../assert.ts';
 import type { PlanLayout } from '../cluster/cluster.ts';
-import type { CutEncoding, Encoding } from '../cluster/compression.ts';
+import type { ActivationEncoding, Encoding } from '../cluster/compression.ts';
 import { InputError } from '../errors.ts';
 import { bucketsOf, isForwardOnly, isGradientWanted, paceOf } from './pace.ts';
 import { addsGradients, isTaken, type Payload, passes, type StagePayload } from './passes.ts';
@@ -180,7 +180,7 @@ interface Piece {
 interface Borders {
   readonly received: Readonly<Record<Payload, readonly Piece[]>>;
   readonly sent: Readonly<Record<StagePayload, readonly Member[]>>;
-  readonly encodings: Readonly<Record<StagePayload, Encoded<CutEncoding>>>;
+  readonly encodings: Readonly<Record<StagePayload, Encoded<ActivationEncoding>>>;
 }
 
 /** The part of an instruction that says how its tensors travel; empty if they travel as they are. */
@@ -243,7 +243,7 @@ function pushSends(into: Instruction[], pass: Pass, { sent, encodings }: Borders
 function withExtras<Transfer extends Receive | Send>(
   plain: Transfer,
   round: number | undefined,
-  encoding: CutEncoding | undefined,
+  encoding: ActivationEncoding | undefined,
 ): Transfer {
   return { ...plain, ...(round === undefined ? {} : { round }), ...encoded(encoding) };
 }

@@ -6,7 +6,7 @@
 // schedule every offset is 0 and absent, a tick is a round. Instructions for rounds before the first or beyond the last
 // are skipped, which fills and drains the pipeline.
 
-import type { CutEncoding, Encoding } from '../cluster/compression.ts';
+import type { ActivationEncoding, SumEncoding } from '../cluster/compression.ts';
 import { addsGradients, type PassKind, type Payload, passes, type StagePayload, type WeightPass } from './passes.ts';
 
 /** Samples [first, end) of a micro-batch. */
@@ -29,7 +29,7 @@ export interface Receive extends RoundOffset {
   readonly from: string | null;
   readonly samples: SampleRange;
   /** How it travels; absent: as it is. Of what the data feed sends, always. */
-  readonly encoding?: CutEncoding;
+  readonly encoding?: ActivationEncoding;
 }
 
 /** Hand this piece to the link; does not wait for its arrival. */
@@ -39,7 +39,7 @@ export interface Send extends RoundOffset {
   readonly microBatch: number;
   readonly to: string;
   readonly samples: SampleRange;
-  readonly encoding?: CutEncoding;
+  readonly encoding?: ActivationEncoding;
 }
 
 /**
@@ -62,7 +62,7 @@ export interface AllReduce extends RoundOffset {
   readonly kind: 'all-reduce';
   readonly group: readonly string[];
   readonly layers?: LayerRange;
-  readonly encoding?: Encoding;
+  readonly encoding?: SumEncoding;
 }
 
 /** Apply the round's update, when every AllReduce is done and the round is known to commit. */
