@@ -1,8 +1,8 @@
-// Between which two ends a tensor's values are rounded to a few levels. Outliers that are let in make every step larger;
-// those that are clipped are wrong themselves. ACIQ (Banner et al. 2019) has the best compromise in closed form, if the
-// values are spread as a Laplace or a normal distribution. Real activations are neither: as in DS-ACIQ (Wang et al.,
-// QuantPipe, arXiv 2211.04515), a directed search goes on from the analytical ends; here in the direction in which the
-// error of a sample of the values falls. Nothing is allocated for a tensor.
+// Between which two ends a tensor's values are rounded to a few levels. Outliers that are let in make every step
+// larger; those that are clipped are wrong themselves. ACIQ (Banner et al. 2019) has the best compromise in closed
+// form, if the values are spread as a Laplace or a normal distribution. Real activations are neither: as in DS-ACIQ
+// (Wang et al., QuantPipe, arXiv 2211.04515), a directed search goes on from the analytical ends; here in the direction
+// in which the error of a sample of the values falls. Nothing is allocated for a tensor.
 
 /** The values between which levels are placed; those beyond take the nearer end. */
 export interface Ends {
@@ -22,8 +22,8 @@ const halvingCount = 5;
 const sample = new Float32Array(sampleCount);
 
 /**
- * ACIQ for a Laplace distribution: the distance from the mean to an end, in mean absolute deviations, where the derivative
- * of the expected squared error 2b²·e^(−α/b) + α²/(3·4^bits) is 0: α/b = W(3·4^bits), W being Lambert's.
+ * ACIQ for a Laplace distribution: the distance from the mean to an end, in mean absolute deviations, where the
+ * derivative of the expected squared error 2b²·e^(−α/b) + α²/(3·4^bits) is 0: α/b = W(3·4^bits), W being Lambert's.
  */
 export function laplaceClip(bits: number): number {
   const wanted = 3 * 4 ** bits;
@@ -37,8 +37,9 @@ export function laplaceClip(bits: number): number {
 }
 
 /**
- * ACIQ for a normal distribution: the distance in standard deviations, where the derivative of the expected squared error
- * (1 + α²)·2·Q(α) − 2α·φ(α) + α²/(3·4^bits) is 0: 4·(φ(α) − α·Q(α)) = 2α/(3·4^bits), Q the upper tail of the density φ.
+ * ACIQ for a normal distribution: the distance in standard deviations, where the derivative of the expected squared
+ * error (1 + α²)·2·Q(α) − 2α·φ(α) + α²/(3·4^bits) is 0: 4·(φ(α) − α·Q(α)) = 2α/(3·4^bits), Q the upper tail of the
+ * density φ.
  */
 export function gaussianClip(bits: number): number {
   let [low, high] = [0, 16];

@@ -176,9 +176,9 @@ function wholeEnds(values: Float32Array, groupCount: number): Ends[] | undefined
 }
 
 /**
- * The numbers of values in groups of equal length, one after the other, and what they mean: [bits, groupCount, low, step,
- * low, step, …] as float32. undefined if some value is not finite or beyond 2^126. `groupCount` divides the number of
- * values, of which there is one at least.
+ * The numbers of values in groups of equal length, one after the other, and what they mean: [bits, groupCount, low,
+ * step, low, step, …] as float32. undefined if some value is not finite or beyond 2^126. `groupCount` divides the
+ * number of values, of which there is one at least.
  */
 export function encodeLevels(
   values: Float32Array,
@@ -203,8 +203,8 @@ export function encodeLevels(
 }
 
 /**
- * The values of encodeLevels' bytes, whose meaning begins at `at`, and where the meaning ends. There may be one group or
- * `sampleCount`. Throws ProtocolError for anything that encodeLevels would not make of `count` values.
+ * The values of encodeLevels' bytes, whose meaning begins at `at`, and where the meaning ends. There may be one group
+ * or `sampleCount`. Throws ProtocolError for anything that encodeLevels would not make of `count` values.
  */
 export function decodeLevels(
   bytes: Uint8Array,
