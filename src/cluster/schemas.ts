@@ -109,6 +109,7 @@ export interface LayoutShape {
   readonly microBatchCount: z.ZodNumber;
   readonly stages: z.ZodArray<z.ZodType<StagePlan>>;
   readonly forwardOnlyLayers: z.ZodExactOptional<z.ZodNumber>;
+  readonly staleness: z.ZodExactOptional<z.ZodArray<z.ZodNumber>>;
   readonly compression: z.ZodExactOptional<z.ZodType<Compression>>;
 }
 
@@ -121,6 +122,7 @@ export function layoutShape(limits: Limits): LayoutShape {
     microBatchCount: size('micro-batches of a round'),
     stages: filledList(stageSchema(limits), 'stages'),
     forwardOnlyLayers: whole(0, 'leading layers that are not trained').exactOptional(),
+    staleness: list(whole(0, "rounds by which a stage's weights lag"), 'rounds, one for each stage').exactOptional(),
     compression: compressionSchema.exactOptional(),
   };
 }

@@ -85,6 +85,8 @@ export interface DeviceProgram {
   readonly samples: SampleRange;
   /** Bytes a sample that it keeps at most for its backward pass; absent: everything. */
   readonly savedBytes?: number;
+  /** By how many rounds the weights that it computes with lag behind; absent: not at all. */
+  readonly staleness?: number;
   readonly instructions: readonly Instruction[];
 }
 
@@ -108,7 +110,8 @@ export function isBackwardImmediate({ instructions }: DeviceProgram): boolean {
   const computed = instructions.filter(isPass);
   return computed.every((instruction, index) => {
     const next = computed[index + 1];
-    return instruction.kind !== 'forward' || (next?.kind === 'backward' && next.microBatch === instruction.microBatch);
+    if (instruction.kind !== 'forward') return true;
+    return next?.kind === 'backward' && next.microBatch === instruction.microBatch && next.round === instruction.round;
   });
 }
 
@@ -133,8 +136,12 @@ export function bucketReductionOf({ instructions }: DeviceProgram): BucketReduct
   return { buckets };
 }
 
-/** Whether one pass gives all gradients that the device's update takes: one micro-batch, and no group to sum with. */
-export function isUpdateImmediate({ instructions }: DeviceProgram): boolean {
+/**
+ * Whether one pass gives all gradients that the device's update takes, and reads what it updates: one micro-batch, no
+ * group to sum with, no other version.
+ */
+export function isUpdateImmediate({ instructions, staleness = 0 }: DeviceProgram): boolean {
+  if (staleness > 0) return false;
   const adding = instructions.filter((step) => isPass(step) && addsGradients(step.kind));
   return adding.length === 1 && !instructions.some(({ kind }) => kind === 'all-reduce');
 }
