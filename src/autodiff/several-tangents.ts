@@ -19,62 +19,72 @@ const heavyOperators: ReadonlySet<string> = new Set(['Conv', 'ConvTranspose', 'G
  */
 export function severalTangents(single: TangentGraph, count: number): TangentGraph {
   if (count === 1) return single;
-  const { graph } = single;
-  const given = new Set([...single.tangentInputs, ...single.tangentParameters].map((name) => tangentName(name)));
-  const results = new Set(single.tangentOutputs.map((name) => tangentName(name)));
-  const named = new Map(
-    [...single.tangentInputs, ...single.tangentParameters, ...single.tangentOutputs].map((name) => [
-      tangentName(name),
-      name,
-    ]),
+  const { graph, tangentInputs, tangentParameters, tangentOutputs } = single;
+  const owners = new Map(
+    [...tangentInputs, ...tangentParameters, ...tangentOutputs].map((name) => [tangentName(name), name] as const),
   );
-  const moving = new Set(given);
-  /** Of these, the ones that depend on activations, not on weights and their tangents alone. */
-  const activations = new Set(graph.inputs.map(({ name }) => name));
-  for (const name of single.tangentParameters) activations.delete(tangentName(name));
-  const weights = new Set([...graph.parameters, ...graph.buffers]);
   const copy = (value: string, index: number): string => {
-    if (!moving.has(value) || index === 0) return value;
-    const name = named.get(value);
+    const name = owners.get(value);
+    if (index === 0) return value;
     return name === undefined ? `${value}#${index}` : tangentName(name, index);
   };
   const indices = Array.from({ length: count }, (_, index) => index);
+  const repeated = <Info extends { readonly name: string }>(infos: readonly Info[]): Info[] =>
+    infos.flatMap((info) =>
+      owners.has(info.name) ? indices.map((index) => ({ ...info, name: copy(info.name, index) })) : [info],
+    );
+  return {
+    ...single,
+    graph: {
+      ...graph,
+      inputs: repeated(graph.inputs),
+      outputs: repeated(graph.outputs),
+      nodes: copiedNodes(single, indices, copy),
+    },
+  };
+}
+
+/** The nodes, with those that depend on a tangent once for each of them, one after the other. */
+function copiedNodes(
+  { graph, tangentInputs, tangentParameters }: TangentGraph,
+  indices: readonly number[],
+  copy: (value: string, index: number) => string,
+): readonly Node[] {
+  const ofWeights = new Set(tangentParameters.map((name) => tangentName(name)));
+  const moving = new Set([...tangentInputs.map((name) => tangentName(name)), ...ofWeights]);
+  /** What depends on more than tangents of weights: on what forward passes compute. */
+  const activations = new Set(graph.inputs.flatMap(({ name }) => (ofWeights.has(name) ? [] : [name])));
   const barriers = new Barriers(inferTypes(graph));
-  const nodes = graph.nodes.flatMap((node): readonly Node[] => {
-    if (node.inputs.some((input) => activations.has(input) && !weights.has(input)))
-      for (const output of node.outputs) activations.add(output);
+  const named = (value: string, index: number): string => (moving.has(value) ? copy(value, index) : value);
+  return graph.nodes.flatMap((node): readonly Node[] => {
+    const outputs = node.outputs.filter((output) => output !== '');
+    if (node.inputs.some((input) => activations.has(input))) for (const output of outputs) activations.add(output);
     if (!node.inputs.some((input) => moving.has(input))) return [node];
-    for (const output of node.outputs) if (output !== '') moving.add(output);
+    for (const output of outputs) moving.add(output);
     const waits = heavyOperators.has(node.operator)
       ? node.inputs.filter((input) => moving.has(input) && activations.has(input))
       : [];
+    const others = indices.slice(1);
     const waiting = new Map(
       waits.map((value) => [
         value,
         barriers.at(
           value,
-          indices.slice(1).map((index) => copy(value, index)),
+          others.map((index) => copy(value, index)),
         ),
       ]),
     );
-    const copies = indices.map(
+    const first = { ...node, inputs: node.inputs.map((input) => waiting.get(input)?.value ?? input) };
+    const copies = others.map(
       (index): Node => ({
         ...node,
-        name: index === 0 ? node.name : `${node.name}#${index}`,
-        inputs: node.inputs.map((input) => (index === 0 ? (waiting.get(input)?.value ?? input) : copy(input, index))),
-        outputs: node.outputs.map((output) => copy(output, index)),
+        name: `${node.name}#${index}`,
+        inputs: node.inputs.map((input) => named(input, index)),
+        outputs: node.outputs.map((output) => named(output, index)),
       }),
     );
-    return [...[...waiting.values()].flatMap((barrier) => barrier.nodes), ...copies];
+    return [...[...waiting.values()].flatMap(({ nodes }) => nodes), first, ...copies];
   });
-  const repeated = <Info extends { readonly name: string }>(infos: readonly Info[], of: ReadonlySet<string>): Info[] =>
-    infos.flatMap((info) =>
-      of.has(info.name) ? indices.map((index) => ({ ...info, name: copy(info.name, index) })) : [info],
-    );
-  return {
-    ...single,
-    graph: { ...graph, inputs: repeated(graph.inputs, given), outputs: repeated(graph.outputs, results), nodes },
-  };
 }
 
 interface Barrier {

@@ -3,7 +3,7 @@
 
 import { z } from 'zod';
 import type { DeviceTimes, LayerProfile, StagePlan } from './cluster.ts';
-import { type Compression, cutEncodingNames, encodingNames } from './compression.ts';
+import { activationEncodingNames, type Compression, cutEncodingNames, sumEncodingNames } from './compression.ts';
 import { overheadSchema } from './overhead.ts';
 
 /** What a reader accepts as a name and as a number. `what` says what is expected, where errors are shown to people. */
@@ -95,9 +95,9 @@ const oneOf = <Name extends string>(names: readonly Name[]): z.ZodType<Name> =>
 
 const compressionSchema: z.ZodType<Compression> = z.strictObject(
   {
-    activation: oneOf(cutEncodingNames).exactOptional(),
+    activation: oneOf(activationEncodingNames).exactOptional(),
     gradient: oneOf(cutEncodingNames).exactOptional(),
-    allReduce: oneOf(encodingNames).exactOptional(),
+    allReduce: oneOf(sumEncodingNames).exactOptional(),
   },
   'an object with activation, gradient or allReduce',
 );

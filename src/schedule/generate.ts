@@ -3,7 +3,7 @@
 
 import { assert } from '../assert.ts';
 import type { PlanLayout } from '../cluster/cluster.ts';
-import type { CutEncoding, Encoding } from '../cluster/compression.ts';
+import type { ActivationEncoding, Encoding } from '../cluster/compression.ts';
 import { InputError } from '../errors.ts';
 import { bucketsOf, isForwardOnly, isGradientWanted, paceOf } from './pace.ts';
 import { addsGradients, isTaken, type Payload, passes, type StagePayload } from './passes.ts';
@@ -232,7 +232,7 @@ interface Piece {
 interface Borders {
   readonly received: Readonly<Record<Payload, readonly Piece[]>>;
   readonly sent: Readonly<Record<StagePayload, readonly Member[]>>;
-  readonly encodings: Readonly<Record<StagePayload, Encoded<CutEncoding>>>;
+  readonly encodings: Readonly<Record<StagePayload, Encoded<ActivationEncoding>>>;
   /** Tangents that travel with what the stage before and the data's holder give, and with what this stage gives. */
   readonly tangents: { readonly received: number; readonly sent: number };
 }
@@ -339,7 +339,7 @@ function withExtras<Transfer extends Receive | Send>(
   plain: Transfer,
   round: number | undefined,
   tangents: number,
-  encoding: CutEncoding | undefined,
+  encoding: ActivationEncoding | undefined,
 ): Transfer {
   return {
     ...plain,

@@ -6,7 +6,7 @@
 // schedule every offset is 0 and absent, a tick is a round. Instructions for rounds before the first or beyond the last
 // are skipped, which fills and drains the pipeline.
 
-import type { CutEncoding, Encoding } from '../cluster/compression.ts';
+import type { ActivationEncoding, SumEncoding } from '../cluster/compression.ts';
 import { addsGradients, type PassKind, type Payload, passes, type StagePayload, type WeightPass } from './passes.ts';
 
 /** Samples [first, end) of a micro-batch. */
@@ -31,7 +31,7 @@ export interface Receive extends RoundOffset {
   /** Tangents of it that travel with it; of derivatives, how many there are. Absent: none. */
   readonly tangents?: number;
   /** How it travels; absent: as it is. Of what the data feed sends, always. */
-  readonly encoding?: CutEncoding;
+  readonly encoding?: ActivationEncoding;
 }
 
 /** Hand this piece to the link; does not wait for its arrival. */
@@ -43,7 +43,7 @@ export interface Send extends RoundOffset {
   readonly samples: SampleRange;
   /** See Receive. */
   readonly tangents?: number;
-  readonly encoding?: CutEncoding;
+  readonly encoding?: ActivationEncoding;
 }
 
 /**
@@ -66,7 +66,7 @@ export interface AllReduce extends RoundOffset {
   readonly kind: 'all-reduce';
   readonly group: readonly string[];
   readonly layers?: LayerRange;
-  readonly encoding?: Encoding;
+  readonly encoding?: SumEncoding;
 }
 
 /** Apply the round's update, when every AllReduce is done and the round is known to commit. */

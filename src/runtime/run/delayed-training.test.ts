@@ -47,26 +47,29 @@ const rateOf = (round: number): number => 0.125 / (1 + round / 8);
 /** What the scalar net's weights and losses are, in float64, from the definitions. */
 interface ByHand {
   readonly staleness: readonly [number, number];
-  readonly first?: number;
   /** Of a version list and an update's number, what the update is applied to. */
   readonly base?: (versions: readonly number[], update: number, stage: number) => number;
-  /** The new weight from what it is applied to, a gradient, and own state. */
-  readonly rule: (weight: number, gradient: number, rate: number, stage: number) => number;
+  /** The new weight from what it is applied to, a gradient, and own state; and what is read in its place. */
+  readonly rule: (weight: number, gradient: number, rate: number, stage: number) => number | readonly [number, number];
 }
 
 function byHand({ staleness, base, rule }: ByHand): { losses: number[]; weights: readonly [number, number] } {
   const versions: readonly [number[], number[]] = [[0.5], [-0.75]];
+  const readable: readonly [number[], number[]] = [[0.5], [-0.75]];
   const losses: number[] = [];
   for (let round = 0; round < roundCount; round++) {
     const { x, y } = sample(round);
-    const read = (stage: 0 | 1): number => versions[stage][Math.max(0, round - staleness[stage])] as number;
+    const read = (stage: 0 | 1): number => readable[stage][Math.max(0, round - staleness[stage])] as number;
     const [a, b] = [read(0), read(1)];
     const error = b * a * x - y;
     losses.push(error ** 2);
     const gradients = [2 * error * b * x, 2 * error * a * x];
     for (const stage of [0, 1] as const) {
       const from = base?.(versions[stage], round, stage) ?? (versions[stage][round] as number);
-      versions[stage].push(rule(from, gradients[stage] as number, rateOf(round), stage));
+      const made = rule(from, gradients[stage] as number, rateOf(round), stage);
+      const [weight, read] = typeof made === 'number' ? [made, made] : made;
+      versions[stage].push(weight);
+      readable[stage].push(read);
     }
   }
   return { losses, weights: [versions[0].at(-1) as number, versions[1].at(-1) as number] };
@@ -141,6 +144,54 @@ test('an update of the first of two stages is applied to the mean of two version
     near(found.losses, expected.losses, `losses, K = ${every}`);
     near(found.weights, expected.weights, `weights, K = ${every}`);
   }
+});
+
+test('predict: passes read the weights s smoothed updates further on', async () => {
+  const staleness = [3, 1] as const;
+  const velocity = [0, 0];
+  const rule: ByHand['rule'] = (weight, gradient, rate, stage) => {
+    const v = 0.5 * (velocity[stage] as number) + gradient;
+    velocity[stage] = v;
+    const updated = weight - rate * v;
+    return [updated, updated - rate * (staleness[stage] as number) * v];
+  };
+  const found = await scalarRun({ staleness, correction: 'predict' });
+  const expected = byHand({ staleness, rule });
+  near(found.losses, expected.losses, 'losses');
+  near(found.weights, expected.weights, 'true weights');
+});
+
+test('nesterov: the look-ahead form of the paper, of which the stored weights are the look-ahead point', async () => {
+  const staleness = [3, 1] as const;
+  // w, its look-ahead d, and their sum y, which passes read: d = γ (w_t − w_{t−1}), w_{t+1} = y_t − η κ g, with a
+  // learning rate that stays.
+  const w = [0.5, -0.75];
+  const gammas = [1 - 0.5 / 4, 1 - 0.5 / 2];
+  const rule: ByHand['rule'] = (weight, gradient, _rate, stage) => {
+    const gamma = gammas[stage] as number;
+    const share = (1 - gamma) / (1 - 0.5);
+    const next = weight - 0.125 * share * gradient;
+    const ahead = next + gamma * (next - (w[stage] as number));
+    w[stage] = next;
+    return ahead;
+  };
+  const config = {
+    firstRound: 0,
+    endRound: roundCount,
+    batchSize: 1,
+    learningRate: () => 0.125,
+    gradientScale: () => 1,
+  };
+  const found = await scalarRun({ staleness, correction: 'nesterov', config });
+  const expected = byHand({ staleness, rule });
+  near(found.losses, expected.losses, 'losses');
+  near(found.weights, expected.weights, 'weights');
+});
+
+test('where nothing is stale, a correction changes nothing', async () => {
+  const plain = await scalarRun({ staleness: [0, 0] });
+  for (const correction of ['predict', 'nesterov'] as const)
+    assert.deepEqual(await scalarRun({ staleness: [0, 0], correction }), plain);
 });
 
 test('a run that goes on from a version begins with it as the first one', async () => {

@@ -12,6 +12,7 @@ import { aggregatedSpan, aggregatedVersions, meanGraph, versionName } from '../.
 import { squaredNormGraph } from '../../training/clipping.ts';
 import type { Parameter } from '../../training/names.ts';
 import { accumulateGraph, type OptimizerGraph, optimizerGraph, sumName } from '../../training/optimizers.ts';
+import { correctionOf, type StalenessCorrection } from '../../training/staleness.ts';
 import type { MachineConfig } from '../coordinator/machine-types.ts';
 import type { Batch } from '../coordinator/options.ts';
 import { ownCopy, sliceSamples } from '../device/samples.ts';
@@ -44,6 +45,8 @@ export interface DelayedRun {
   readonly stages: readonly DelayedStage[];
   /** K of `--aggregate K`. Default 0: never. */
   readonly aggregateEvery?: number;
+  /** Default: none. */
+  readonly correction?: StalenessCorrection;
 }
 
 /** What came of a delayed run. */
@@ -87,6 +90,8 @@ export class DelayedTraining {
   readonly #means = new Map<string, Promise<Executable>>();
   /** By version: the trained parameters. */
   readonly #versions = new Map<number, Values>();
+  /** By version: the parameters that passes read others in place of, and these. */
+  readonly #predicted = new Map<number, Values>();
   readonly #frozen: Values = {};
   readonly #buffers: Values = {};
   readonly #optimizer: Values = {};
@@ -141,10 +146,18 @@ export class DelayedTraining {
     const batch = batchAt(config, round);
     const gradientScale = await this.#scaleOf(round, gradients);
     const settings = { learningRate: config.learningRate(round), gradientScale, step: round + 1 };
-    const next: Values = {};
-    for (const part of this.#parts) Object.assign(next, await this.#updated(part, gradients, settings));
+    const [next, predicted]: [Values, Values] = [{}, {}];
+    for (const part of this.#parts) {
+      const results = await this.#update(part, gradients, settings);
+      const { updatedName, readName } = part.optimizer;
+      for (const { name } of part.trained) {
+        next[name] = defined(results[updatedName(name)], name);
+        if (readName(name) !== updatedName(name)) predicted[name] = defined(results[readName(name)], name);
+      }
+    }
     this.#releaseAll(gradients);
     this.#versions.set(round + 1, next);
+    this.#predicted.set(round + 1, predicted);
     this.#round = round + 1;
     this.#dropVersions();
     return {
@@ -169,8 +182,8 @@ export class DelayedTraining {
 
   /** Lets go of all values and graphs. */
   dispose(): void {
-    for (const values of [...this.#versions.values(), this.#frozen, this.#buffers, this.#optimizer])
-      this.#releaseAll(values);
+    const versions = [...this.#versions.values(), ...this.#predicted.values()];
+    for (const values of [...versions, this.#frozen, this.#buffers, this.#optimizer]) this.#releaseAll(values);
     for (const executable of [this.#accumulate, this.#squaredNorm, ...this.#parts.map(({ update }) => update)])
       executable.release();
     for (const step of this.#steps.values()) void step.then(({ executable }) => executable.release());
@@ -243,8 +256,8 @@ export class DelayedTraining {
     return Object.fromEntries(
       this.#parts.flatMap(({ trained, staleness }) => {
         const version = Math.max(firstRound, round - staleness);
-        const values = defined(this.#versions.get(version), `version ${version}`);
-        return trained.map(({ name }) => [name, defined(values[name], name)] as const);
+        const values = { ...this.#versions.get(version), ...this.#predicted.get(version) };
+        return trained.map(({ name }) => [name, defined(values[name], `${name} of version ${version}`)] as const);
       }),
     );
   }
@@ -266,8 +279,8 @@ export class DelayedTraining {
     return scaleOf(batch, Number(data[0]), config.gradientScale);
   }
 
-  /** A part's new parameters; its optimizer state is replaced. */
-  async #updated(
+  /** What a part's update gives. Its optimizer state is replaced; parameters are the caller's. */
+  async #update(
     { trained, optimizer, update, versionCount }: Part,
     gradients: Readonly<Values>,
     settings: Parameters<OptimizerGraph['scalars']>[0],
@@ -289,9 +302,7 @@ export class DelayedTraining {
       this.#engine.release(defined(this.#optimizer[name], name));
       this.#optimizer[name] = defined(results[optimizer.updatedName(name)], name);
     }
-    return Object.fromEntries(
-      trained.map(({ name }) => [name, defined(results[optimizer.updatedName(name)], name)] as const),
-    );
+    return results;
   }
 
   async #mean(trained: readonly Parameter[], versions: readonly number[]): Promise<Values> {
@@ -317,8 +328,9 @@ export class DelayedTraining {
     const oldest = this.#round - Math.max(...stages.map(({ staleness }) => staleness), ...spans);
     for (const [version, values] of this.#versions) {
       if (version >= Math.max(firstRound, oldest)) continue;
+      for (const kept of [values, this.#predicted.get(version) ?? {}]) this.#releaseAll(kept);
       this.#versions.delete(version);
-      this.#releaseAll(values);
+      this.#predicted.delete(version);
     }
   }
 
@@ -340,7 +352,8 @@ export class DelayedTraining {
   }
 }
 
-async function partOf(engine: Engine, { subject, stages }: DelayedRun, index: number): Promise<Part> {
+async function partOf(engine: Engine, run: DelayedRun, index: number): Promise<Part> {
+  const { subject, stages, correction = 'none' } = run;
   const { layers, staleness } = defined(stages[index], 'a stage');
   const { sequence, training } = subject;
   const frozen = new Set(training.frozen);
@@ -351,7 +364,8 @@ async function partOf(engine: Engine, { subject, stages }: DelayedRun, index: nu
       const { type, shape } = defined(subject.state.parameter.get(name), name);
       return { name, type, shape };
     });
-  const optimizer = optimizerGraph(training.optimizer.kind, trained, training.optimizer);
+  const corrected = correctionOf(correction, staleness);
+  const optimizer = optimizerGraph(training.optimizer.kind, trained, { ...training.optimizer, correction: corrected });
   const update = await engine.compile(optimizer.graph);
   return { trained, staleness, versionCount: stages.length - index, optimizer, update };
 }
