@@ -22,7 +22,7 @@ export const modeSettings: Readonly<Record<ModeSetting, Setting>> = {
     argument: 'NAME',
     description:
       'sync: rounds follow each other (default) | async: rounds overlap, no device waits, and weights lag behind ' +
-      '(FTPipeHD, PipeDream) | forward-gradient: no backward passes, nothing is kept, and gradients are estimated along ' +
+      '(FTPipeHD, PipeDream) | forward-gradient: no backward passes, nothing is kept, gradients are estimated along ' +
       'random directions (AsyncFGD)',
     schema: z.enum(trainModes),
   },

@@ -57,7 +57,6 @@ export class ExactStage implements StagePort {
   readonly inputs: readonly CutTensor[];
   readonly outputs: readonly CutTensor[];
   readonly label: CutTensor;
-  readonly tangentCount = 0;
   readonly isLast: boolean;
   readonly statisticCount = 0;
   readonly residuals: Residuals = new Residuals();
@@ -254,10 +253,6 @@ export class ExactStage implements StagePort {
     const own = { round: this.#round, epoch: this.#world.epoch() };
     for (const wrong of takeWitnesses(sums, witnesses, own)) this.#violate(wrong);
     this.#state.setStatistics(sums.statistics, sums.outputs);
-  }
-
-  estimate(): never {
-    throw new Error('directions are no integers: the rehearsal has no forward gradients');
   }
 
   async finishRound(countNorm: boolean): Promise<RoundTotals> {

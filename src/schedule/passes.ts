@@ -6,12 +6,12 @@
 //        ◀── gradient ── B, I ◀── gradient ──
 //                          W
 //
-// Forward gradients (AsyncFGD) have one pass alone: T, forward with tangents, which travel with the activations. After it
-// the last stage gives everybody derivatives: one number for each micro-batch and tangent.
+// Forward gradients (AsyncFGD) have one pass alone: T, forward with tangents, which travel with the activations. After
+// it the last stage gives everybody derivatives: one number for each micro-batch and tangent.
 
 /**
- * What travels: 'input' and 'label' from the data's holder, 'activation' forward, 'gradient' backward, 'derivative' from
- * the last stage to all that update.
+ * What travels: 'input' and 'label' from the data's holder, 'activation' forward, 'gradient' backward, 'derivative'
+ * from the last stage to all that update.
  */
 export type Payload = 'input' | 'label' | StagePayload;
 
@@ -145,8 +145,8 @@ export const payloads: {
 };
 
 /**
- * Whether a stage's passes take a payload (derivatives are taken by updates): what stages give crosses every border, what the feed gives goes to one end
- * of the pipeline. Without a feed nobody takes inputs or labels.
+ * Whether a stage's passes take a payload (updates take derivatives): what stages give crosses every border, what the
+ * feed gives goes to one end of the pipeline. Without a feed nobody takes inputs or labels.
  */
 export function isTaken(payload: Payload, stage: number, stageCount: number, hasFeed: boolean): boolean {
   const { from, end } = payloads[payload];

@@ -79,7 +79,8 @@ export function withStaleness(plan: PlanLayout, { staleness, verticalSync = true
     if (staleness === undefined) return { ...plan, staleness: tangentStaleness(plan) };
     if (staleness === 0) return { ...plan, staleness: plan.stages.map(() => 0) };
     throw new InputError(
-      `--staleness ${staleness} is not for forward gradients: give 0, for rounds that follow each other, or leave it out.`,
+      `--staleness ${staleness} is not for forward gradients: give 0, for rounds that follow each other, or leave ` +
+        'it out.',
     );
   }
   const least = leastStaleness(plan, verticalSync);

@@ -79,8 +79,8 @@ function pieceBytes(step: Send | Receive, profile: Profile, layers: LayerRange):
 }
 
 /**
- * Bytes of a piece as it is, of a payload that weighs `sampleBytes` a sample: activations travel with their tangents, of
- * which each is as large; derivatives are one number for each tangent, whatever the samples.
+ * Bytes of a piece as it is, of a payload that weighs `sampleBytes` a sample: activations travel with their tangents,
+ * of which each is as large; derivatives are one number for each tangent, whatever the samples.
  */
 export function carriedBytes({ payload, samples, tangents = 0 }: Send | Receive, sampleBytes: number): number {
   if (payload === 'derivative') return 4 * tangents;

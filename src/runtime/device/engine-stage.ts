@@ -17,7 +17,7 @@ import type { MicroBatchId, RoundRange } from './pieces.ts';
 import { RestPasses, restOptionsOf, withPasses } from './rest-stage.ts';
 import { OpenRounds, type RoundTotals } from './round-sums.ts';
 import type { SegmentedVector } from './segmented-vector.ts';
-import type { OwnGradients, RestShare, RoundStage, StagePasses, StagePort } from './stage.ts';
+import type { OwnGradients, RestShare, RoundStage, StagePasses, StagePort, TangentPort } from './stage.ts';
 import type { StageOptions } from './stage-graphs.ts';
 import { type EntryOptions, StageState, type StateEntry } from './stage-state.ts';
 import { StageTangents } from './stage-tangents.ts';
@@ -40,7 +40,7 @@ export class EngineStage implements StagePort {
   readonly outputs: readonly CutTensor[];
   readonly label: CutTensor;
   readonly isLast: boolean;
-  readonly tangentCount: number;
+  readonly tangents: TangentPort | undefined;
   readonly statisticCount: number;
   readonly residuals: Residuals = new Residuals();
   readonly #engine: Engine;
@@ -73,7 +73,6 @@ export class EngineStage implements StagePort {
     };
     this.inputs = traveling(layers[0]);
     this.outputs = traveling(layers[1]);
-    this.tangentCount = forwardGradient?.tangentCount ?? 0;
     this.label = options.label;
     this.isLast = layers[1] === sequence.layers.length;
     this.statisticCount = compiled.statistics.reduce((sum, { shape }) => sum + elementCount(shape), 0);
@@ -88,7 +87,12 @@ export class EngineStage implements StagePort {
     const sums = new GradientSums(engine, compiled);
     const update = new StageUpdate(engine, compiled, state);
     const rounds = new OpenRounds(engine);
-    this.#tangents = forwardGradient === undefined ? undefined : new StageTangents(engine, options, compiled);
+    const tangents = forwardGradient && new StageTangents(engine, options, compiled);
+    this.#tangents = tangents;
+    this.tangents = tangents && {
+      count: tangents.count,
+      estimate: (round, derivatives) => this.#estimate(tangents, round, derivatives),
+    };
     this.#exchange = new GradientExchange({ engine, compiled, sums, state });
     [this.#state, this.#weights, this.#inFlight] = [state, weights, inFlight];
     [this.#sums, this.#update, this.#rounds] = [sums, update, rounds];
@@ -248,16 +252,11 @@ export class EngineStage implements StagePort {
     this.#exchange.put(values, bucket);
   }
 
-  estimate(round: number, derivatives: readonly number[]): void {
-    const tangents = defined(this.#tangents, 'a run by forward gradients');
+  /** (1/N) Σ d_j u_j in place of the round's gradients. */
+  #estimate(tangents: StageTangents, round: number, derivatives: readonly number[]): void {
     tangents.release();
-    if (this.#compiled.trained.length > 0)
-      this.#sums.replace(
-        tangents.estimate(
-          round,
-          derivatives.map((derivative) => derivative / this.#options.training.batchSize),
-        ),
-      );
+    const ofMean = derivatives.map((derivative) => derivative / this.#options.training.batchSize);
+    if (this.#compiled.trained.length > 0) this.#sums.replace(tangents.estimate(round, ofMean));
     this.#rounds.current = round;
   }
 

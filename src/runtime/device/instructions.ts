@@ -85,7 +85,7 @@ const handlers: { readonly [Kind in Executed]: Handler<Kind> } = {
     const { round, index } = microBatch;
     const frame = await tick.ports.receive({ kind: payload, round, microBatch: index, from });
     if (payload === 'derivative') {
-      checkDerivative(frame.tensors ?? [], tick.stage.tangentCount, from);
+      checkDerivative(frame.tensors ?? [], tick.stage.tangents?.count ?? 0, from);
       tick.stream.derivatives.add(microBatch, from, Promise.resolve(frame.tensors ?? []));
       return;
     }
@@ -164,7 +164,8 @@ export function* update(tick: Tick, { round: offset = 0 }: Update): Generator<Pr
   const { stage, ports, program, reduction, stream } = tick;
   yield reduction.done();
   const round = tick.tick + offset;
-  if (stream.derivatives.has(round)) stage.estimate(round, (yield stream.derivatives.sum(round)) as readonly number[]);
+  if (stream.derivatives.has(round))
+    stage.tangents?.estimate(round, (yield stream.derivatives.sum(round)) as readonly number[]);
   const totals = ports.failure.guard(stage.finishRound(isNormCounted(program, stage)));
   totals.catch(() => {}); // seen by runRound, where nothing fails before
   tick.closed = { round, totals };
@@ -186,9 +187,9 @@ function isOverlapped(instruction: Instruction): boolean {
  * In a replicated stage all members hold equal gradients; the first of the ring counts them for the global norm, or of
  * a group without a ring the one that has the first sample.
  */
-function isNormCounted(program: DeviceProgram, { tangentCount }: Pick<RoundStage, 'tangentCount'>): boolean {
+function isNormCounted(program: DeviceProgram, { tangents }: Pick<RoundStage, 'tangents'>): boolean {
   const { samples } = program;
-  if (tangentCount > 0) return samples[0] === 0 && samples[1] > 0;
+  if (tangents !== undefined) return samples[0] === 0 && samples[1] > 0;
   const reduce = program.instructions.find((instruction) => instruction.kind === 'all-reduce');
   return reduce === undefined || reduce.group[0] === program.device;
 }

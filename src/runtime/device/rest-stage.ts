@@ -86,15 +86,14 @@ export function withPasses(
   passes: StagePasses,
   takeGradients: GradientPort['takeGradients'],
 ): RoundStage {
-  const { inputs, outputs, label, isLast, tangentCount, statisticCount, residuals } = stage;
+  const { inputs, outputs, label, isLast, statisticCount, residuals, tangents } = stage;
   return {
-    ...{ inputs, outputs, label, isLast, tangentCount, statisticCount, residuals, takeGradients },
+    ...{ inputs, outputs, label, isLast, statisticCount, residuals, tangents, takeGradients },
     forward: (...given) => passes.forward(...given),
     backward: (...given) => passes.backward(...given),
     backwardInput: (...given) => passes.backwardInput(...given),
     backwardWeight: (...given) => passes.backwardWeight(...given),
     beginRound: (...given) => stage.beginRound(...given),
-    estimate: (...given) => stage.estimate(...given),
     finishRound: (countNorm) => stage.finishRound(countNorm),
     update: (options) => stage.update(options),
     putGradients: (...given) => stage.putGradients(...given),

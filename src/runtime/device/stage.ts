@@ -22,8 +22,6 @@ export interface StageCuts {
   readonly outputs: readonly CutTensor[];
   readonly label: CutTensor;
   readonly isLast: boolean;
-  /** Tangents that its passes carry along (forward gradients); 0: none. */
-  readonly tangentCount: number;
 }
 
 /** The passes of micro-batches. Work is queued in the order of the calls; tensors that come out are the caller's. */
@@ -60,11 +58,6 @@ export interface StageRounds {
    * `firstInFlight`: of a stream, the first round before this one that is still in flight.
    */
   beginRound(round: number, plannedUpdate?: UpdateOptions, firstInFlight?: number): void;
-  /**
-   * Of a stage that trains by forward gradients: queues the round's gradients from the derivatives of the sum of its
-   * samples' losses, one for each tangent.
-   */
-  estimate(round: number, derivatives: readonly number[]): void;
   /**
    * Queues the round's sums at once, and resolves with them. `countNorm`: whether this device reports its gradients'
    * squared norm (one of each group does).
@@ -134,8 +127,21 @@ export interface StageCosts {
   mailboxBytes(microBatchCount: number): number;
 }
 
+/** What a stage that trains by forward gradients has besides. */
+export interface TangentPort {
+  /** Tangents that its passes carry along. */
+  readonly count: number;
+  /**
+   * Queues the round's gradients from the derivatives of the sum of its samples' losses, one for each tangent.
+   */
+  estimate(round: number, derivatives: readonly number[]): void;
+}
+
 /** What executing a round needs of a stage. */
-export interface RoundStage extends StageCuts, StagePasses, StageRounds, GradientPort, StageCosts {}
+export interface RoundStage extends StageCuts, StagePasses, StageRounds, GradientPort, StageCosts {
+  /** Undefined where gradients come from backward passes. */
+  readonly tangents?: TangentPort | undefined;
+}
 
 /** A device's part of a round of fewer samples than a batch has. */
 export interface RestShare {

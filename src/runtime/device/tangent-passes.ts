@@ -1,5 +1,5 @@
-// The passes of a stage that trains by forward gradients: each micro-batch is computed once, forward, with its tangents.
-// Nothing of it stays behind but what the stage sends, and the loss.
+// The passes of a stage that trains by forward gradients: each micro-batch is computed once, forward, with its
+// tangents. Nothing of it stays behind but what the stage sends, and the loss.
 
 import { assert, defined } from '../../assert.ts';
 import { tangentName } from '../../autodiff/forward-mode.ts';
