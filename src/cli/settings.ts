@@ -11,19 +11,19 @@ import { thoroughnesses } from '../runtime/protocol/profile-points.ts';
 import { autoSchedule, type TrainSettings } from '../runtime/run/settings.ts';
 import { scheduleNames } from '../schedule/schedules.ts';
 import { lossKinds } from '../training/losses.ts';
-import { amount, fraction, numeric, port, positive, text, toggle, whole, wholeOrZero } from './setting-values.ts';
-
-interface Setting {
-  /** The flag's argument, such as 'N'; absent for switches. */
-  readonly argument?: string;
-  readonly description: string;
-  readonly schema: z.ZodType;
-  readonly default?: unknown;
-  readonly isRequired?: boolean;
-  readonly isList?: boolean;
-  /** Only `--no-NAME` exists as a flag. */
-  readonly isNegated?: boolean;
-}
+import { dataRows } from './data-setting-rows.ts';
+import {
+  amount,
+  fraction,
+  numeric,
+  port,
+  positive,
+  type Setting,
+  text,
+  toggle,
+  whole,
+  wholeOrZero,
+} from './setting-values.ts';
 
 const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   model: {
@@ -32,14 +32,7 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     schema: text,
     isRequired: true,
   },
-  data: {
-    argument: 'SPEC',
-    description:
-      'mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | csv:FILE | cifar10:DIR | tokens:FILE | ' +
-      'synthetic:SHAPE | synthetic-tokens:LENGTH:VOCABULARY',
-    schema: text,
-    isRequired: true,
-  },
+  ...dataRows,
   inputShape: {
     argument: 'NAME=SHAPE',
     description:
@@ -54,11 +47,6 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     schema: numeric(
       z.number().int('must be a whole number').min(2, 'must be at least 2').max(1e6, 'must be at most 1e6'),
     ),
-  },
-  evalData: {
-    argument: 'SPEC',
-    description: 'data to test on (default: the test part of --data, if it has one)',
-    schema: text,
   },
   evalEvery: {
     argument: 'N',

@@ -16,7 +16,8 @@ export interface Batch {
 
 /** Where a run's data come from and its results go. */
 export interface RunHooks {
-  batch(round: number): Batch;
+  /** A promise where samples are read, which takes its time. */
+  batch(round: number): Batch | Promise<Batch>;
   observe(event: RunEvent): void;
   onCommitted(
     round: number,
