@@ -39,7 +39,7 @@ async function problemOf(sharp: Sharp, path: string): Promise<string | undefined
       if (size === 0) return 'it is empty';
       const tail = Buffer.alloc(Math.min(size, tailBytes));
       await file.read(tail, 0, tail.length, size - tail.length);
-      const { format = '' } = await sharp(path).metadata();
+      const { format = '' } = await sharp(path, { failOn: 'error' }).metadata();
       return isCutOff(format, tail) ? `it is a ${format.toUpperCase()} file that is cut off` : undefined;
     } finally {
       await file.close();

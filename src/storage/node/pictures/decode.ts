@@ -26,7 +26,7 @@ const white = { r: 255, g: 255, b: 255 };
  * else what is left after resizing and cropping. Throws where the file cannot be decoded.
  */
 export async function decode(sharp: Sharp, path: string, { form, augment }: Recipe): Promise<Raster> {
-  const upright = sharp(await readFile(path), { failOn: 'truncated', limitInputPixels: 2 ** 28 })
+  const upright = sharp(await readFile(path), { failOn: 'error', limitInputPixels: 2 ** 28 })
     .autoOrient()
     .flatten({ background: white })
     .toColourspace('srgb');
