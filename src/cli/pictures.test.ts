@@ -15,6 +15,15 @@ await writePictures(join(cwd, 'pictures'), ['blue', 'green', 'red'], 8);
 
 const train = ['train', '--model', 'conv-s:input=16,channels=3', '--batch', '8', '--micro-batch', '4', '--epochs', '1'];
 
+/** One device, and a pipeline whose second stage is shared. */
+const plans = [
+  [{ layers: [0, 4], devices: ['worker-1'], samples: [4], inFlight: 1 }],
+  [
+    { layers: [0, 2], devices: ['worker-1'], samples: [4], inFlight: 2 },
+    { layers: [2, 4], devices: ['worker-2', 'worker-3'], samples: [2, 2], inFlight: 1 },
+  ],
+];
+
 /** The losses of a run. */
 async function losses(...more: readonly string[]): Promise<readonly number[]> {
   const args = [...train, '--data', 'images:pictures', '--eval-split', '0.25', '--lr', '0.05', '--json', ...more];
@@ -31,8 +40,12 @@ test('the same seeds give the same losses in this process, with one worker and w
   const augment = ['--augment', 'random-resized-crop,flip,color-jitter', '--mixup', '0.4', '--label-smoothing', '0.1'];
   const alone = await losses(...augment);
   assert.equal(alone.length, 3);
-  for (const workers of ['1', '3']) {
-    const over = await losses(...augment, '--workers', workers, '--use-all');
+  for (const [index, stages] of plans.entries()) {
+    const [file, workers] = [`plan-${index}.json`, new Set(stages.flatMap(({ devices }) => devices)).size];
+    const batches = { batchSize: 8, microBatchSize: 4, microBatchCount: 2 };
+    await writeFile(join(cwd, file), JSON.stringify({ planner: 'by hand', schedule: '1f1b', ...batches, stages }));
+    const over = await losses(...augment, '--workers', `${workers}`, '--plan', file);
+    assert.equal(over.length, alone.length);
     over.forEach((loss, round) => {
       assert.ok(Math.abs(loss - (alone[round] ?? 0)) < 1e-5, `round ${round} with ${workers}: ${loss}`);
     });
