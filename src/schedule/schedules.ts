@@ -33,6 +33,11 @@ export interface Schedule {
    * group while the next is computed.
    */
   readonly overlapsAllReduce: boolean;
+  /**
+   * Whether there is anything to train. Otherwise stages only run forward, nobody takes labels, rounds end without an
+   * update, and the last stage gives its outputs to whoever has the data.
+   */
+  readonly trains: boolean;
   /** A stage's passes in one round, in order: backwards in the order of the micro-batches. */
   readonly passes: (microBatchCount: number, pace: Pace) => Pass[];
 }
@@ -79,6 +84,7 @@ const oneForwardOneBackward: Omit<Schedule, 'name'> = {
   isInFlightFixed: false,
   splitsBackward: false,
   overlapsAllReduce: false,
+  trains: true,
   passes: forwardsAndBackwards,
 };
 
@@ -101,10 +107,28 @@ const zeroBubble: Omit<Schedule, 'name'> = {
   splitsBackward: true,
 };
 
-/** The names of the schedules, as plans and options say them. */
+/**
+ * PipeEdge: forwards, one after the other. Nothing is kept for a backward pass, and nothing orders the rounds but the
+ * data: a stage begins the next while others compute the one before.
+ *
+ *     2 stages, M = 2
+ *     0 | F0 F1
+ *     1 | F0 =0 F1 =1
+ */
+const forwardsOnly: Omit<Schedule, 'name'> = {
+  ...allForwardsFirst,
+  trains: false,
+  passes: (microBatchCount) =>
+    Array.from({ length: microBatchCount }, (_, microBatch): Pass => ({ kind: 'forward', microBatch })),
+};
+
+/** The names of the schedules that train, as plans and options say them. */
 export const scheduleNames = ['1f1b', 'gpipe', 'zb-h1', '1f1b-overlap', 'zb-h1-overlap'] as const;
 
-export type ScheduleName = (typeof scheduleNames)[number];
+/** The schedule of a run that only infers. */
+export const inferenceSchedule = 'inference';
+
+export type ScheduleName = (typeof scheduleNames)[number] | typeof inferenceSchedule;
 
 export const schedules: { readonly [Name in ScheduleName]: Schedule } = {
   '1f1b': { name: '1f1b', ...oneForwardOneBackward },
@@ -112,6 +136,7 @@ export const schedules: { readonly [Name in ScheduleName]: Schedule } = {
   'zb-h1': { name: 'zb-h1', ...zeroBubble },
   '1f1b-overlap': { name: '1f1b-overlap', ...oneForwardOneBackward, overlapsAllReduce: true },
   'zb-h1-overlap': { name: 'zb-h1-overlap', ...zeroBubble, overlapsAllReduce: true },
+  inference: { name: 'inference', ...forwardsOnly },
 };
 
 /** The schedule of a name that came from a plan or a person. InputError for an unknown one. */
