@@ -9,7 +9,7 @@
 //   deploy        a layout and the round it begins     deployed       compiled, weights in place, others have what
 //                 with; then `state` frames                           they need
 //   round         a round may begin                    prepared       gradients ready, loss; sometimes then trace
-//   commit        it holds everywhere: its update stands     output   outputs of a micro-batch, where nothing is trained
+//   commit        it holds everywhere: its update stands  output       of a micro-batch, where nothing is trained
 //   snapshot      send your weights                    `state` frames, statistics, snapshot-end
 //   release       older versions and copies may go     replicated     holds a copy of a stage
 //   probe         are you alive?                       alive, heartbeat
