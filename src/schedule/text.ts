@@ -1,7 +1,7 @@
 // A Program as text, for people, tests and errors: one line for each device. A pass is its letter and micro-batch, a
 // piece of it has its layers, R is an AllReduce, U the update; +k is a round offset. Where transfers are shown, ? is a
-// receive, ! a send, with the payload's letter, the samples if they are not all of the device's, and the other end; = is
-// a result.
+// receive, ! a send, with the payload's letter, the samples if they are not all of the device's, and the other end; =
+// is a result.
 //
 //   a: F0 F1 B0 B1 U                     a: ?X0 F0 !A0→b ?X1 F1 !A1→b ?G0←b B0 ?G1←b B1 U
 //   b: F0 B0 F1 B1 U                     b: ?A0←a F0 B0 !G0→a ?A1←a F1 B1 !G1→a U
