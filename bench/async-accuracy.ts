@@ -63,7 +63,7 @@ const optimizers = {
 } as const;
 type OptimizerName = keyof typeof optimizers;
 
-/** Stem, six inverted residual blocks and a head of 64 channels, for pictures of 28x28: 27 layers of a sequence. */
+/** Stem, four inverted residual blocks and a head of 64 channels, for pictures of 28x28. */
 function net(seed: number): Graph {
   const b = new GraphBuilder('small-mobilenet', { seed });
   let y = convNorm(b, b.input('x', 'float32', ['N', 1, 28, 28]), {
@@ -90,22 +90,21 @@ function net(seed: number): Graph {
   return b.build([b.linear(pooledFeatures(b, y), { name: 'head', outFeatures: 10 })]);
 }
 
-/** Trains once, with a test after every epoch. */
-async function run(engine: Engine, key: Omit<Run, 'accuracies' | 'losses' | 'cpuS'>): Promise<Run> {
-  const { dataset, method, optimizer, rate, seed, epochs } = key;
-  const startMs = cpuMs();
+/** What a run is told apart by. */
+type Key = Omit<Run, 'accuracies' | 'losses' | 'cpuS'>;
+
+/** A method's options, all of them optional but the staleness. */
+interface Method {
+  readonly staleness: number;
+  readonly aggregateEvery?: number;
+  readonly correction?: 'predict' | 'nesterov';
+}
+
+/** A run that is ready to begin, and what it is tested with. */
+async function prepared(engine: Engine, { dataset, method, optimizer, rate, seed, epochs }: Key) {
   const { spec, sampleCount } = datasets[dataset as DatasetName];
   const { train, test } = await loadDataset(spec, { seed });
   if (test === undefined) throw new Error(`${spec} has no test part`);
-  const {
-    staleness,
-    aggregateEvery,
-    correction,
-  }: {
-    staleness: number;
-    aggregateEvery?: number;
-    correction?: 'predict' | 'nesterov';
-  } = methods[method as MethodName];
   const graph = net(seed);
   const settings = resolveSettings(
     {
@@ -123,33 +122,30 @@ async function run(engine: Engine, key: Omit<Run, 'accuracies' | 'losses' | 'cpu
   const { subject, dataset: bound, order, machine } = prepareRun({ settings, model, train: part, test: undefined });
   const count = layers(graph).layers.length;
   const cut = (stage: number): number => Math.round((stage * count) / stageCount);
+  const { staleness, ...options }: Method = methods[method as MethodName];
   const stages = Array.from({ length: stageCount }, (_, stage) => ({
     layers: [cut(stage), cut(stage + 1)] as const,
     staleness,
   }));
-  const training = await DelayedTraining.create(engine, {
-    subject,
-    config: machine,
-    batch: (round) => gather(bound, batchIndices(order, round)),
-    microBatchSize: batchSize,
-    stages,
-    ...(aggregateEvery === undefined ? {} : { aggregateEvery }),
-    ...(correction === undefined ? {} : { correction }),
-  });
-  const perEpoch = roundsPerEpoch(order);
+  const batch = (round: number) => gather(bound, batchIndices(order, round));
+  const own = { subject, config: machine, batch, microBatchSize: batchSize, stages };
+  const training = await DelayedTraining.create(engine, { ...own, ...options });
+  return { training, graph, test, settings, roundCount: roundsPerEpoch(order) };
+}
+
+/** Trains once, with a test after every epoch. */
+async function run(engine: Engine, key: Key): Promise<Run> {
+  const startMs = cpuMs();
+  const { training, graph, test, settings, roundCount } = await prepared(engine, key);
   const [accuracies, losses]: [number[], number[]] = [[], []];
-  for (let epoch = 0; epoch < epochs; epoch++) {
+  for (let epoch = 0; epoch < key.epochs; epoch++) {
     let sum = 0;
-    for (let round = 0; round < perEpoch; round++) sum += (await training.next()).loss;
-    losses.push(sum / perEpoch);
+    for (let round = 0; round < roundCount; round++) sum += (await training.next()).loss;
+    losses.push(sum / roundCount);
     const { parameter, buffer } = await training.state();
     const trained = importModel(exportGraph(inferenceMode(graph), new Map([...parameter, ...buffer]))).graph;
-    const { accuracy } = await evaluateOn(() => createOnnxRuntimeNodeEngine(), trained, test, {
-      ...settings,
-      threads: 1,
-    });
-    accuracies.push(accuracy ?? Number.NaN);
-    if (Number.isNaN(sum)) break;
+    const found = await evaluateOn(() => createOnnxRuntimeNodeEngine(), trained, test, { ...settings, threads: 1 });
+    accuracies.push(found.accuracy ?? Number.NaN);
   }
   training.dispose();
   return { ...key, accuracies, losses, cpuS: (cpuMs() - startMs) / 1000 };
@@ -162,11 +158,11 @@ const read = (): Run[] =>
         .filter(Boolean)
         .map((line) => JSON.parse(line) as Run)
     : [];
-const keyOf = ({ dataset, method, optimizer, rate, seed, epochs }: Omit<Run, 'accuracies' | 'losses' | 'cpuS'>) =>
+const keyOf = ({ dataset, method, optimizer, rate, seed, epochs }: Key) =>
   JSON.stringify([dataset, method, optimizer, rate, seed, epochs]);
 
 /** What is to be run, whole tables first: a seed at a time. */
-function wanted(): Omit<Run, 'accuracies' | 'losses' | 'cpuS'>[] {
+function wanted(): Key[] {
   const epochs = Number(flags.epochs);
   const seeds = flags.rates ? [100] : Array.from({ length: Number(flags.seeds) }, (_, seed) => seed);
   return seeds.flatMap((seed) =>
