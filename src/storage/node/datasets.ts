@@ -40,8 +40,8 @@ export interface LoadOptions extends DigitOptions {
 
 /**
  * Loads what `spec` names. `test` is there for mnist (8,500 and 1,500 digits, each digit in proportion), cifar10, idx
- * with t10k files, npz with x_test and y_test, tokens (the last tenth), synthetic, pictures with val/ or test/, and with
- * `evalSplit`. Throws InputError.
+ * with t10k files, npz with x_test and y_test, tokens (the last tenth), synthetic, pictures with val/ or test/, and
+ * with `evalSplit`. Throws InputError.
  */
 export async function loadDataset(spec: string, options: LoadOptions = {}): Promise<Datasets> {
   const { seed = 0, settings = defaultDataSettings } = options;

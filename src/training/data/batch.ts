@@ -13,7 +13,8 @@ export interface BatchPlace {
 
 /**
  * Makes new tensors of shape [indices.length, ...]: at once where all samples are in memory, else when they are read.
- * Without a place in a run, as for a test, samples are neither augmented nor softened. Throws InputError, or rejects with it, for a file that cannot be read.
+ * Without a place in a run, as for a test, samples are neither augmented nor softened. Throws
+ * InputError, or rejects with it, for a file that cannot be read.
  */
 export function batchOf(dataset: Dataset, indices: Uint32Array, place?: BatchPlace): Batch | Promise<Batch> {
   const { inputs, labels, softening } = dataset;

@@ -14,9 +14,9 @@ export async function loadSharp(load: () => Promise<unknown> = () => import('sha
     sharp.cache(false);
     return sharp;
   } catch (error) {
+    const [reason] = (error as Error).message.split('\n');
     throw new InputError(
-      `Pictures are read by the package sharp, which is not to be had here (${(error as Error).message.split('\n')[0]}): ` +
-        'npm install sharp.',
+      `Pictures are read by the package sharp, which is not to be had here (${reason}): npm install sharp.`,
     );
   }
 }
