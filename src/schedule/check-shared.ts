@@ -13,6 +13,8 @@ export interface Checked extends Unrolled {
   readonly hasFeed: boolean;
   /** See Schedule. */
   readonly gradients: 'backward' | 'tangent';
+  /** Whether the schedule trains. */
+  readonly trains: boolean;
   /** Layers below this one are not trained. */
   readonly forwardOnlyLayers: number;
 }

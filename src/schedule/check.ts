@@ -7,10 +7,10 @@
 import { assert, defined } from '../assert.ts';
 import type { PlanLayout } from '../cluster/cluster.ts';
 import { checkDerivatives } from './check-derivatives.ts';
-import { checkOrder, checkUpdates } from './check-passes.ts';
+import { checkOrder, checkResults, checkUpdates } from './check-passes.ts';
 import { type Checked, rangeName, tile, title } from './check-shared.ts';
 import { checkMatching, checkPieces, checkProgress } from './check-transfers.ts';
-import { effectiveInFlight, isForwardOnly } from './pace.ts';
+import { effectiveInFlight, forwardOnlyLayersOf, isForwardOnly } from './pace.ts';
 import { passes } from './passes.ts';
 import { type DeviceProgram, isPass, type Program } from './program.ts';
 import { scheduleOf } from './schedules.ts';
@@ -39,16 +39,18 @@ export function checkProgram(program: Program, plan: PlanLayout): void {
     hasFeed: program.devices.some(({ instructions }) =>
       instructions.some((step) => step.kind === 'receive' && step.from === null),
     ),
+    trains: scheduleOf(plan.schedule).trains,
     gradients: scheduleOf(plan.schedule).gradients,
-    forwardOnlyLayers: plan.forwardOnlyLayers ?? 0,
+    forwardOnlyLayers: forwardOnlyLayersOf(plan),
   };
   const owners = new Map(checked.devices.map((device) => [device.device, device]));
   for (const device of checked.devices) {
     const { stage } = device;
     checkOrder(device, checked, limitOf(plan, stage, checked));
     checkPieces(device, checked, owners);
+    checkResults(device, checked);
     const isReduced = checked.gradients === 'backward' && !isForwardOnly(plan, stage);
-    checkUpdates(device, checked, isReduced ? (plan.stages[stage]?.devices ?? []) : []);
+    if (checked.trains) checkUpdates(device, checked, isReduced ? (plan.stages[stage]?.devices ?? []) : []);
     checkDerivatives(device, checked);
   }
   checkReductions(checked);

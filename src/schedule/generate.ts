@@ -149,7 +149,7 @@ function instructionsOf(
   const bordersAt = ({ microBatch }: Pass): Borders => (microBatch === plan.microBatchCount - 1 ? ofLast : usual);
   const group = plan.stages[stage]?.devices ?? [];
   const encoding = encoded(plan.compression?.allReduce);
-  const { isStream, overlapsAllReduce, gradients } = scheduleOf(plan.schedule);
+  const { isStream, overlapsAllReduce, gradients, trains } = scheduleOf(plan.schedule);
   // Members of a group draw equal tangents, and all get the derivatives of all.
   const isReduced = group.length > 1 && !isForwardOnly(plan, stage) && gradients === 'backward';
   const isCut = isReduced && overlapsAllReduce;
@@ -161,6 +161,7 @@ function instructionsOf(
     pushReceives(into, pass, borders);
     into.push(pass);
     pushSends(into, pass, borders);
+    if (borders.result !== undefined) pushResult(into, pass, borders.result);
   }
   if (isReduced && isStream) {
     const layers = plan.stages[stage]?.layers;
@@ -184,7 +185,7 @@ function instructionsOf(
     for (const { device: from, samples } of received.derivative)
       into.push({ kind: 'receive', payload: 'derivative', microBatch, from, samples, tangents: tangentCountOf(plan) });
   }
-  into.push({ kind: 'update' });
+  if (trains) into.push({ kind: 'update' });
   return into;
 }
 
@@ -235,6 +236,8 @@ interface Borders {
   readonly encodings: Readonly<Record<StagePayload, Encoded<ActivationEncoding>>>;
   /** Tangents that travel with what the stage before and the data's holder give, and with what this stage gives. */
   readonly tangents: { readonly received: number; readonly sent: number };
+  /** The samples whose outputs are the round's results; absent where this stage gives none. */
+  readonly result?: SampleRange;
 }
 
 /** The part of an instruction that says how its tensors travel; empty if they travel as they are. */
@@ -254,11 +257,13 @@ function bordersOf(
   feed: boolean,
 ): Borders {
   const { activation, gradient } = plan.compression ?? {};
+  const { trains } = scheduleOf(plan.schedule);
+  const taking = { stageCount: owners.length, hasFeed: feed, trains };
   const [before, after] = [pieces(member, owners[stage - 1]), pieces(member, owners[stage + 1])];
   const isBackward = scheduleOf(plan.schedule).gradients === 'backward';
   const givers = (owners.at(-1) ?? []).filter((other) => other.device !== member.device && !isEmpty(other));
   const fed = (payload: Payload): Piece[] =>
-    isTaken(payload, stage, owners.length, feed) ? [{ device: null, samples: member.samples }] : [];
+    isTaken(payload, stage, taking) ? [{ device: null, samples: member.samples }] : [];
   return {
     received: {
       input: fed('input'),
@@ -274,6 +279,7 @@ function bordersOf(
     },
     encodings: { activation: encoded(activation), gradient: encoded(gradient), derivative: {} },
     tangents: isBackward ? noTangents : { received: tangentsAt(plan, stage), sent: tangentsAt(plan, stage + 1) },
+    ...(trains || stage < owners.length - 1 ? {} : { result: member.samples }),
   };
 }
 
@@ -332,6 +338,10 @@ function pushSends(into: Instruction[], pass: Pass, { sent, encodings, tangents 
       );
     }
   }
+}
+
+function pushResult(into: Instruction[], { microBatch, round }: Pass, samples: SampleRange): void {
+  into.push({ kind: 'result', microBatch, samples, ...(round === undefined ? {} : { round }) });
 }
 
 /** A transfer that is of another round than the tick's, takes tangents along, or travels encoded. */

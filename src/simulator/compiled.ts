@@ -14,7 +14,8 @@ export const opcodes: Readonly<Record<Instruction['kind'], number>> = {
   'backward-weight': 5,
   'all-reduce': 6,
   update: 7,
-  tangent: 8,
+  result: 8,
+  tangent: 9,
 };
 
 /** By opcode: 1 for a pass after which a stage keeps one micro-batch less. */
