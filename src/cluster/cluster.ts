@@ -124,7 +124,7 @@ export interface StagePlan {
 
 export interface Plan {
   readonly planner: string;
-  /** One of schedule/generate.ts: '1f1b', 'gpipe', 'zb-h1', … */
+  /** One of schedule/schedules.ts: '1f1b', 'gpipe', 'zb-h1', 'async', … */
   readonly schedule: string;
   readonly batchSize: number;
   readonly microBatchSize: number;
@@ -135,6 +135,11 @@ export interface Plan {
    * gradient comes to them. Extension to the contract; absent means 0.
    */
   readonly forwardOnlyLayers?: number;
+  /**
+   * Of a schedule whose rounds overlap: by how many rounds the weights that each stage computes with lag behind.
+   * Absent: the least, and the same in all stages (schedule/staleness.ts).
+   */
+  readonly staleness?: readonly number[];
   /** What travels in fewer bits. Extension to the contract; absent: nothing. */
   readonly compression?: Compression;
   /**

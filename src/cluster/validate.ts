@@ -215,6 +215,10 @@ export function parsePlan(document: unknown, where = 'plan'): WrittenPlan {
     }
     end = stage.layers[1];
   }
+  if (plan.staleness !== undefined && plan.staleness.length !== plan.stages.length) {
+    const what = `has ${plan.staleness.length} entries for ${plan.stages.length} stages`;
+    refuse(source, ['staleness'], what, 'give one for each stage, or leave it out');
+  }
   return predicted === undefined ? plan : { ...plan, predicted };
 }
 

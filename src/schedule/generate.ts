@@ -3,7 +3,7 @@
 
 import { assert } from '../assert.ts';
 import type { PlanLayout } from '../cluster/cluster.ts';
-import type { CutEncoding, Encoding } from '../cluster/compression.ts';
+import type { ActivationEncoding, Encoding } from '../cluster/compression.ts';
 import { InputError } from '../errors.ts';
 import { bucketsOf, isForwardOnly, isGradientWanted, paceOf } from './pace.ts';
 import { addsGradients, isTaken, type Payload, passes, type StagePayload } from './passes.ts';
@@ -19,6 +19,7 @@ import {
   samplesWithin,
 } from './program.ts';
 import { scheduleOf } from './schedules.ts';
+import { stalenessOf } from './staleness.ts';
 
 export interface ProgramOptions {
   /**
@@ -59,14 +60,28 @@ interface Member {
  * wait for a gradient which the later one withholds until it has seen more micro-batches.
  */
 export function program(plan: PlanLayout, options: ProgramOptions = {}): Program {
+  return programOf(plan, ordersOf(plan), options);
+}
+
+/**
+ * The tick of a stream in which every round has `sampleCount` samples, at most the plan's batch: passes of
+ * micro-batches that are not there are left out, and all others keep their places and offsets.
+ */
+export function restTick(plan: PlanLayout, sampleCount: number, options: ProgramOptions = {}): Program {
+  const rest = layoutOf(plan, sampleCount);
+  const orders = ordersOf(plan).map((order) => order.filter(({ microBatch }) => microBatch < rest.microBatchCount));
+  return programOf({ ...rest, staleness: stalenessOf(plan) }, orders, options);
+}
+
+/** The passes of each stage, in order. */
+function ordersOf(plan: PlanLayout): readonly (readonly Pass[])[] {
   const schedule = scheduleOf(plan.schedule);
-  const orders = plan.stages.map((_, stage) => {
+  return plan.stages.map((_, stage) => {
     const pace = paceOf(plan, stage, schedule);
     checkAhead(plan, stage, pace.ahead);
     const order = schedule.passes(plan.microBatchCount, pace);
     return isForwardOnly(plan, stage) ? order.filter(({ kind }) => passes[kind].needs.length === 0) : order;
   });
-  return programOf(plan, orders, options);
 }
 
 /**
@@ -79,6 +94,7 @@ export function programOf(
   { feed = true }: ProgramOptions = {},
 ): Program {
   const { schedule, microBatchSize, microBatchCount } = plan;
+  const staleness = stalenessOf(plan);
   const owners = plan.stages.map(membersOf);
   const lastSize = lastMicroBatchSize(plan);
   const isWhole = lastSize === microBatchSize;
@@ -87,6 +103,8 @@ export function programOf(
     (owners[stage] ?? []).map((member, index): DeviceProgram => {
       const saved = savedBytes?.[index];
       const kept = saved === undefined ? {} : { savedBytes: saved };
+      const behind = staleness[stage] ?? 0;
+      const stale = behind === 0 ? {} : { staleness: behind };
       const own = isEmpty(member) ? [] : (orders[stage] ?? []);
       const lastMember = lastOwners[stage]?.[index] ?? member;
       const isLeftOut = !isWhole && isEmpty(lastMember);
@@ -94,7 +112,7 @@ export function programOf(
       const usual = bordersOf(plan, stage, member, owners, feed);
       const last = isWhole ? usual : bordersOf(plan, stage, lastMember, lastOwners, feed);
       const instructions = instructionsOf(plan, stage, order, { usual, last });
-      return { device: member.device, stage, layers, samples: member.samples, ...kept, instructions };
+      return { device: member.device, stage, layers, samples: member.samples, ...kept, ...stale, instructions };
     }),
   );
   const program = { schedule, microBatchSize, microBatchCount, stageCount: plan.stages.length, devices };
@@ -112,7 +130,8 @@ function within(member: Member, size: number): Member {
 
 /**
  * A device's round: its passes, the AllReduce of a group and the update. With a schedule that overlaps, the last pass
- * comes in buckets, each reduced while the next is computed. Without samples, `order` is empty.
+ * comes in buckets, each reduced while the next is computed; in a stream, a round is reduced while the next is
+ * computed. Without samples, `order` is empty.
  */
 function instructionsOf(
   plan: PlanLayout,
@@ -124,13 +143,23 @@ function instructionsOf(
   const group = plan.stages[stage]?.devices ?? [];
   const encoding = encoded(plan.compression?.allReduce);
   const isReduced = group.length > 1 && !isForwardOnly(plan, stage);
-  const isCut = isReduced && scheduleOf(plan.schedule).overlapsAllReduce;
+  const { isStream, overlapsAllReduce } = scheduleOf(plan.schedule);
+  const isCut = isReduced && overlapsAllReduce;
   const into: Instruction[] = [];
-  for (const pass of isCut ? order.slice(0, -1) : order) {
+  const lateUpdate = isReduced && isStream ? lateUpdateOf(order, stalenessOf(plan)[stage] ?? 0) : undefined;
+  for (const [index, pass] of (isCut ? order.slice(0, -1) : order).entries()) {
     const borders = bordersAt(pass);
+    if (index > 0 && index === lateUpdate) into.push({ kind: 'update', round: -1 });
     pushReceives(into, pass, borders);
     into.push(pass);
     pushSends(into, pass, borders);
+  }
+  if (isReduced && isStream) {
+    const layers = plan.stages[stage]?.layers;
+    if (lateUpdate === order.length && lateUpdate > 0) into.push({ kind: 'update', round: -1 });
+    into.push({ kind: 'all-reduce', group, ...(layers === undefined ? {} : { layers }), ...encoding });
+    if (lateUpdate === 0) into.push({ kind: 'update' });
+    return into;
   }
   if (isCut) {
     const last = order.at(-1);
@@ -144,6 +173,16 @@ function instructionsOf(
   } else if (isReduced) into.push({ kind: 'all-reduce', group, ...encoding });
   into.push({ kind: 'update' });
   return into;
+}
+
+/**
+ * Where in the next tick a replicated stage updates with a tick's gradients, while whose AllReduce it goes on: before
+ * the first forward that reads what the update makes, that of the round `staleness` after the tick's; 0: there is
+ * nothing to do meanwhile, and it updates in the same tick.
+ */
+function lateUpdateOf(order: readonly Pass[], staleness: number): number {
+  const first = order.findIndex(({ kind, round = 0 }) => kind === 'forward' && round >= staleness);
+  return first === -1 ? order.length : first;
 }
 
 function pieceOf({ kind, ...rest }: Pass, layers: LayerRange): Pass {
@@ -180,7 +219,7 @@ interface Piece {
 interface Borders {
   readonly received: Readonly<Record<Payload, readonly Piece[]>>;
   readonly sent: Readonly<Record<StagePayload, readonly Member[]>>;
-  readonly encodings: Readonly<Record<StagePayload, Encoded<CutEncoding>>>;
+  readonly encodings: Readonly<Record<StagePayload, Encoded<ActivationEncoding>>>;
 }
 
 /** The part of an instruction that says how its tensors travel; empty if they travel as they are. */
@@ -243,7 +282,7 @@ function pushSends(into: Instruction[], pass: Pass, { sent, encodings }: Borders
 function withExtras<Transfer extends Receive | Send>(
   plain: Transfer,
   round: number | undefined,
-  encoding: CutEncoding | undefined,
+  encoding: ActivationEncoding | undefined,
 ): Transfer {
   return { ...plain, ...(round === undefined ? {} : { round }), ...encoded(encoding) };
 }

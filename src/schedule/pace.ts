@@ -18,8 +18,12 @@ export function isGradientWanted({ stages, forwardOnlyLayers = 0 }: PlanLayout, 
 /** The pace of a plan's stage: what the plan's K_p allows. `schedule` is the plan's. */
 export function paceOf(plan: PlanLayout, stage: number, schedule: Schedule = scheduleOf(plan.schedule)): Pace {
   const { stages, microBatchCount } = plan;
-  if (isForwardOnly(plan, stage)) return { ahead: microBatchCount, delay: undefined };
+  if (isForwardOnly(plan, stage) && !schedule.isStream) return { ahead: microBatchCount, delay: undefined };
   const planned = stages[stage]?.inFlight;
+  if (schedule.isStream) {
+    const kept = schedule.isInFlightFixed ? undefined : planned;
+    return { ahead: (kept ?? schedule.inFlight(stage, stages.length, microBatchCount)) - 1, delay: undefined };
+  }
   const kept = Math.min(
     microBatchCount,
     schedule.isInFlightFixed || planned === undefined
@@ -32,12 +36,13 @@ export function paceOf(plan: PlanLayout, stage: number, schedule: Schedule = sch
 }
 
 /**
- * The most micro-batches that a plan's stage really keeps: what the plan says, capped by M; always M for gpipe, and for
- * a stage that has no backward to wait for.
+ * The most micro-batches that a plan's stage really keeps: what the plan says, capped by M unless rounds overlap;
+ * always M for gpipe, and for a stage that has no backward to wait for.
  */
 export function effectiveInFlight(plan: PlanLayout, stage: number): number {
-  const { ahead, delay = 0 } = paceOf(plan, stage);
-  return ahead + delay;
+  const schedule = scheduleOf(plan.schedule);
+  const { ahead, delay = 0 } = paceOf(plan, stage, schedule);
+  return schedule.isStream ? ahead + 1 : ahead + delay;
 }
 
 /**

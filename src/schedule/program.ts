@@ -6,7 +6,7 @@
 // schedule every offset is 0 and absent, a tick is a round. Instructions for rounds before the first or beyond the last
 // are skipped, which fills and drains the pipeline.
 
-import type { CutEncoding, Encoding } from '../cluster/compression.ts';
+import type { ActivationEncoding, SumEncoding } from '../cluster/compression.ts';
 import { addsGradients, type PassKind, type Payload, passes, type StagePayload, type WeightPass } from './passes.ts';
 
 /** Samples [first, end) of a micro-batch. */
@@ -29,7 +29,7 @@ export interface Receive extends RoundOffset {
   readonly from: string | null;
   readonly samples: SampleRange;
   /** How it travels; absent: as it is. Of what the data feed sends, always. */
-  readonly encoding?: CutEncoding;
+  readonly encoding?: ActivationEncoding;
 }
 
 /** Hand this piece to the link; does not wait for its arrival. */
@@ -39,7 +39,7 @@ export interface Send extends RoundOffset {
   readonly microBatch: number;
   readonly to: string;
   readonly samples: SampleRange;
-  readonly encoding?: CutEncoding;
+  readonly encoding?: ActivationEncoding;
 }
 
 /**
@@ -62,7 +62,7 @@ export interface AllReduce extends RoundOffset {
   readonly kind: 'all-reduce';
   readonly group: readonly string[];
   readonly layers?: LayerRange;
-  readonly encoding?: Encoding;
+  readonly encoding?: SumEncoding;
 }
 
 /** Apply the round's update, when every AllReduce is done and the round is known to commit. */
@@ -85,6 +85,8 @@ export interface DeviceProgram {
   readonly samples: SampleRange;
   /** Bytes a sample that it keeps at most for its backward pass; absent: everything. */
   readonly savedBytes?: number;
+  /** By how many rounds the weights that it computes with lag behind; absent: not at all. */
+  readonly staleness?: number;
   readonly instructions: readonly Instruction[];
 }
 
@@ -108,7 +110,8 @@ export function isBackwardImmediate({ instructions }: DeviceProgram): boolean {
   const computed = instructions.filter(isPass);
   return computed.every((instruction, index) => {
     const next = computed[index + 1];
-    return instruction.kind !== 'forward' || (next?.kind === 'backward' && next.microBatch === instruction.microBatch);
+    if (instruction.kind !== 'forward') return true;
+    return next?.kind === 'backward' && next.microBatch === instruction.microBatch && next.round === instruction.round;
   });
 }
 
@@ -133,8 +136,12 @@ export function bucketReductionOf({ instructions }: DeviceProgram): BucketReduct
   return { buckets };
 }
 
-/** Whether one pass gives all gradients that the device's update takes: one micro-batch, and no group to sum with. */
-export function isUpdateImmediate({ instructions }: DeviceProgram): boolean {
+/**
+ * Whether one pass gives all gradients that the device's update takes, and reads what it updates: one micro-batch, no
+ * group to sum with, no other version.
+ */
+export function isUpdateImmediate({ instructions, staleness = 0 }: DeviceProgram): boolean {
+  if (staleness > 0) return false;
   const adding = instructions.filter((step) => isPass(step) && addsGradients(step.kind));
   return adding.length === 1 && !instructions.some(({ kind }) => kind === 'all-reduce');
 }

@@ -15,6 +15,7 @@ import {
   type Send,
   type Update,
 } from '../../schedule/program.ts';
+import { giveMemory } from '../../transport/tensor-memory.ts';
 import { encodeTensors } from './codec.ts';
 import { feedName, type MicroBatchId, ReceivedPieces, Results } from './pieces.ts';
 import type { RoundPorts } from './round-ports.ts';
@@ -196,9 +197,11 @@ async function send(tick: Tick, instruction: Send, onDone: (beganMs: number) => 
   const slices = results.map((result, index) =>
     sliceSamples(result, defined(cuts[index], 'cut').batchAxis, samples[0] - offset, samples[1] - offset),
   );
-  const tensors = encoding === undefined ? slices : encodeTensors(slices);
+  const axes = cuts.map((cut) => cut.batchAxis);
+  const tensors = encoding === undefined ? slices : encodeTensors(slices, encoding, axes);
   const frame = { kind: payload, round: microBatch.round, microBatch: microBatch.index, tensors };
   await ports.send(to, frame, 'pipeline');
+  for (const { data } of tensors.filter((tensor) => !slices.includes(tensor))) giveMemory(data);
   stream.results.sent(payload, microBatch, results);
   onDone(beganMs);
 }

@@ -9,6 +9,16 @@ import type { Thoroughness } from '../protocol/profile-points.ts';
 /** Leaves the schedule to the planner. */
 export const autoSchedule = 'auto';
 
+/** How rounds follow each other. */
+export const trainModes = ['sync', 'async', 'forward-gradient'] as const;
+
+export type TrainMode = (typeof trainModes)[number];
+
+/** What makes up for weights that lag behind. */
+export const stalenessCorrections = ['none', 'predict', 'nesterov'] as const;
+
+export type StalenessCorrection = (typeof stalenessCorrections)[number];
+
 /** All settings with their effective values. Absent ones have no default. */
 export interface TrainSettings {
   readonly model: string;
@@ -52,6 +62,17 @@ export interface TrainSettings {
   readonly planner: string;
   /** One of schedule/generate.ts, or `autoSchedule`. */
   readonly schedule: string;
+  /** Absent: what the given plan is for; without a plan, sync. */
+  readonly mode?: TrainMode;
+  /** Of an asynchronous run: rounds by which weights lag, in all stages. Absent: the least that the plan allows. */
+  readonly staleness?: number;
+  /** Of an asynchronous run: whether a round computes with the same version in all stages. */
+  readonly verticalSync: boolean;
+  /**
+   * K of FTPipeHD's weight aggregation: a stage with n versions averages them every K · n updates; 0: never.
+   */
+  readonly aggregate: number;
+  readonly stalenessCorrection: StalenessCorrection;
   /** What may travel in fewer bits over links, of a plan that is made here. */
   readonly compress: CompressMode;
   /** Every device computes, even where fewer would be faster. */

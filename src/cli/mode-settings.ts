@@ -1,0 +1,60 @@
+// The settings that say how rounds follow each other: one after the other, or overlapping with weights that lag.
+
+import { z } from 'zod';
+import { InputError } from '../errors.ts';
+import { stalenessCorrections, type TrainSettings, trainModes } from '../runtime/run/settings.ts';
+import { type Setting, toggle, wholeOrZero } from './setting-values.ts';
+
+type ModeSetting = 'mode' | 'staleness' | 'verticalSync' | 'aggregate' | 'stalenessCorrection';
+
+export const modeSettings: Readonly<Record<ModeSetting, Setting>> = {
+  mode: {
+    argument: 'NAME',
+    description:
+      'sync: rounds follow each other (default) | async: rounds overlap, no device waits, and weights lag behind ' +
+      '(FTPipeHD, PipeDream) | forward-gradient',
+    schema: z.enum(trainModes),
+  },
+  staleness: {
+    argument: 'N',
+    description: 'async: rounds by which weights lag behind, in all stages (default: the least that the plan allows)',
+    schema: wholeOrZero,
+  },
+  verticalSync: {
+    description: 'async: each stage computes with its newest weights, instead of all with one version',
+    schema: toggle,
+    default: true,
+    isNegated: true,
+  },
+  aggregate: {
+    argument: 'K',
+    description: "async: average the last versions of a stage's weights every K times as many updates; 0 never",
+    schema: wholeOrZero,
+    default: 0,
+  },
+  stalenessCorrection: {
+    argument: 'NAME',
+    description: `async: what makes up for old weights: ${stalenessCorrections.join(' | ')}`,
+    schema: z.enum(stalenessCorrections),
+    default: 'none',
+  },
+};
+
+/** Settings that do not go together, or with the mode. Throws InputError. */
+export function checkMode(settings: TrainSettings): void {
+  const { mode, plan, staleness, verticalSync, aggregate, stalenessCorrection } = settings;
+  if (mode === 'async' || mode === 'forward-gradient')
+    throw new InputError(`--mode ${mode} does not run yet; use sync.`);
+  const ofStream = [
+    [staleness !== undefined, '--staleness'],
+    [!verticalSync, '--no-vertical-sync'],
+    [aggregate > 0, '--aggregate'],
+    [stalenessCorrection !== 'none', '--staleness-correction'],
+  ] as const;
+  const [, name] = ofStream.find(([isGiven]) => isGiven) ?? [];
+  // Without a mode, a plan's schedule says what it is.
+  const isAsynchronous = mode === undefined && plan !== undefined;
+  if (name !== undefined && !isAsynchronous) throw new InputError(`${name} needs --mode async.`);
+  if (staleness !== undefined && !verticalSync)
+    throw new InputError('--staleness and --no-vertical-sync cannot both be given: choose one.');
+}

@@ -1,0 +1,79 @@
+// Which version of the weights a round reads where rounds overlap. Round t of stage p computes with version
+// max(first, t − s_p), s_p being the stage's staleness and `first` the version that the stream began with; the gradient
+// of round t makes version t + 1. Pure.
+//
+//   s = 2     round     0  1  2  3  4          what a stage keeps at round 4: versions 2, 3 and 4
+//             version   0  0  0  1  2
+
+import type { PlanLayout } from '../cluster/cluster.ts';
+import { InputError } from '../errors.ts';
+import { paceOf } from './pace.ts';
+import { scheduleOf } from './schedules.ts';
+
+/** Rounds by which a stage's first forward of a tick is ahead of the tick's backward, at most: ⌈(K_p − 1) / M⌉. */
+export function roundsAhead(plan: PlanLayout, stage: number): number {
+  const schedule = scheduleOf(plan.schedule);
+  return schedule.isStream ? Math.ceil(paceOf(plan, stage, schedule).ahead / plan.microBatchCount) : 0;
+}
+
+/**
+ * The least staleness of each stage. With vertical sync, a round has the same version in all stages: as the first
+ * stage, which is furthest ahead. Zeros for schedules whose rounds follow each other.
+ */
+export function leastStaleness(plan: PlanLayout, isVerticallySynchronous = true): readonly number[] {
+  const own = plan.stages.map((_, stage) => roundsAhead(plan, stage));
+  return isVerticallySynchronous ? own.map(() => Math.max(...own)) : own;
+}
+
+/** The staleness of a plan's stages: its own, or the least with vertical sync. InputError for less than it needs. */
+export function stalenessOf(plan: PlanLayout): readonly number[] {
+  const { staleness, schedule } = plan;
+  if (staleness === undefined) return leastStaleness(plan);
+  for (const [stage, own] of staleness.entries()) {
+    const least = roundsAhead(plan, stage);
+    if (own > 0 && !scheduleOf(schedule).isStream)
+      throw new InputError(
+        `The plan has staleness ${own} in stage ${stage}, but rounds of its schedule "${schedule}" do not overlap; ` +
+          'leave staleness out, or take schedule "async".',
+      );
+    if (own < least)
+      throw new InputError(
+        `The plan has staleness ${own} in stage ${stage}, whose forward passes lead by ${least}; ` +
+          `raise it to at least ${least}.`,
+      );
+  }
+  return staleness;
+}
+
+/** What a person may ask of a stream's staleness. */
+export interface StalenessWish {
+  /** The same in all stages. Absent: the least that the plan allows. */
+  readonly staleness?: number | undefined;
+  /** Whether a round has the same version in all stages. Default true. */
+  readonly verticalSync?: boolean;
+}
+
+/**
+ * The plan with the staleness that is wished for, written out; where nothing is, a plan keeps its own. InputError for
+ * less than the plan needs.
+ */
+export function withStaleness(plan: PlanLayout, { staleness, verticalSync = true }: StalenessWish): PlanLayout {
+  if (!scheduleOf(plan.schedule).isStream) return plan;
+  const least = leastStaleness(plan, verticalSync);
+  const needed = Math.max(...least);
+  if (staleness !== undefined && staleness < needed)
+    throw new InputError(
+      `--staleness ${staleness} is less than the ${needed} that the plan needs (stages: ${plan.stages.length}, ` +
+        `micro-batches a round: ${plan.microBatchCount}); give ${needed} or more, or more micro-batches.`,
+    );
+  if (staleness !== undefined) return { ...plan, staleness: least.map(() => staleness) };
+  return { ...plan, staleness: plan.staleness !== undefined && verticalSync ? stalenessOf(plan) : least };
+}
+
+/**
+ * Versions of a stage's weights that it keeps at most for the rounds of the stream, the live one among them: round t's
+ * backward reads version t − s while version t is live. A stage without anything to train has one.
+ */
+export function weightVersionCount(plan: PlanLayout, stage: number): number {
+  return (stalenessOf(plan)[stage] ?? 0) + 1;
+}
