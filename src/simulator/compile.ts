@@ -9,7 +9,7 @@ import { slowestInGroup } from '../cluster/links.ts';
 import { processorMs, reduceCpuMs } from '../cluster/overhead.ts';
 import { recomputeFraction } from '../cluster/recomputation.ts';
 import { type LayerTimes, onGrid } from '../cluster/times.ts';
-import { effectiveInFlight } from '../schedule/pace.ts';
+import { effectiveInFlight, isForwardOnly } from '../schedule/pace.ts';
 import { type PassKind, passes, passKinds, payloads } from '../schedule/passes.ts';
 import {
   type AllReduce,
@@ -40,7 +40,11 @@ import { passTraffic, payloadBytes, receivedAt, trafficByDevice } from './traffi
  * `program` is a round of `plan`, or several rounds of a stream written out (schedule/unroll.ts), whose instructions say
  * their round. Of a tick, whose rounds are offsets, only what is the same in every round can be read off the result.
  */
-export function compile(program: Program & { readonly roundCount?: number }, plan: PlanLayout, ground: Ground): Compiled {
+export function compile(
+  program: Program & { readonly roundCount?: number },
+  plan: PlanLayout,
+  ground: Ground,
+): Compiled {
   return new Compiler(program, plan, ground).run();
 }
 
@@ -132,7 +136,10 @@ class Compiler {
     for (const kind of passKinds)
       durations[opcodes[kind]] = passDurationMs(kind, [first, end], { times, samples, recomputeMs });
     durations[opcodes.update] = onGrid(times.updateMs(first, end));
-    const inFlight = effectiveInFlight(this.#plan, program.stage);
+    // Without a backward to wait for, all may come at once.
+    const inFlight = isForwardOnly(this.#plan, program.stage)
+      ? this.#program.microBatchCount
+      : effectiveInFlight(this.#plan, program.stage);
     const changing = { overlappedReduceCpuMs: 0, feeds: [] };
     return { program, place, times, durations, recomputeMs, trainedFrom, inFlight, ...changing };
   }
@@ -248,11 +255,7 @@ class Compiler {
    * The part of a round's AllReduce of a group that is for these layers. The parts of a group, of all rounds, are in one
    * row, which has the group's number.
    */
-  #bucket(
-    group: number,
-    { group: names, encoding, round = 0 }: AllReduce,
-    layers: readonly [number, number],
-  ): number {
+  #bucket(group: number, { group: names, encoding, round = 0 }: AllReduce, layers: readonly [number, number]): number {
     const key = `${group} ${layers[0]} ${round}`;
     const known =
       this.#bucketNumbers.get(key) ??

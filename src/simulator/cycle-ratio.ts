@@ -139,20 +139,21 @@ class Policy {
     const next = to[edge] as number;
     const ratio = this.#ratio[next] as number;
     this.#ratio[node] = ratio;
-    this.#lead[node] =
-      (milliseconds[edge] as number) - ratio * (tokens[edge] as number) + (this.#lead[next] as number);
+    this.#lead[node] = (milliseconds[edge] as number) - ratio * (tokens[edge] as number) + (this.#lead[next] as number);
   }
 
   /** Takes edges to higher ratios; where there are none, those with more lead. False if there is nothing to better. */
   improve(): boolean {
-    return this.#improveBy((node, next) => (this.#ratio[next] as number) - (this.#ratio[node] as number)) ||
+    return (
+      this.#improveBy((node, next) => (this.#ratio[next] as number) - (this.#ratio[node] as number)) ||
       this.#improveBy((node, next, edge) => {
         const ratio = this.#ratio[node] as number;
         if ((this.#ratio[next] as number) < ratio - this.#slack) return 0;
         const { milliseconds, tokens } = this.#graph;
         const lead = (milliseconds[edge] as number) - ratio * (tokens[edge] as number) + (this.#lead[next] as number);
         return lead - (this.#lead[node] as number);
-      });
+      })
+    );
   }
 
   #improveBy(gainOf: (node: number, next: number, edge: number) => number): boolean {

@@ -66,6 +66,7 @@ function peakMemoryMiB(
   const demand = demandOf(sums, [first, end], {
     savedBytes: Math.min(mostBytes, Math.max(leastBytes, program.savedBytes ?? mostBytes)),
     inFlight,
+    staleness: trainedFrom < end ? (program.staleness ?? 0) : 0,
     optimizerState,
   });
   return stageMemoryBytes(demand, program.samples[1] - program.samples[0]) / bytesInMiB;

@@ -31,6 +31,11 @@ export interface SimulatedStream {
   readonly drainMs: number;
   /** The rounds of the events, from the first to the last of the stream. */
   readonly roundCount: number;
+  /**
+   * Whether `roundMs` is the exact period. Otherwise, which is rare and needs a data holder whose links carry more than
+   * inputs or labels, it is the mean of hundreds of rounds that do not repeat themselves.
+   */
+  readonly isExact: boolean;
 }
 
 export interface Simulation {

@@ -2,32 +2,34 @@
 // is the period of a tick (cycle-ratio.ts). Nodes are what takes time: passes and updates, by the tick; pieces on links
 // and AllReduces, by the round.
 
-import { assert, defined } from '../assert.ts';
+import { defined } from '../assert.ts';
 import type { Program } from '../schedule/program.ts';
 import { type Compiled, endsMicroBatch, type Flow, opcodes, type Runner } from './compiled.ts';
 import { WaitGraph } from './cycle-ratio.ts';
 
-/** A piece of a tick: flow · microBatchCount + micro-batch, of the round this many after the tick's. */
-export interface TickPiece {
-  readonly piece: number;
-  readonly round: number;
-}
-
 /**
- * `compiled` is the tick `program`. `ordersOf` gives the pieces that leave on a channel in a tick, in order, where
- * several flows share it: their order is not the Program's alone.
+ * `compiled` is the tick `program`. Undefined where activations or gradients share a link with others: their order is
+ * not the Program's alone.
  */
-export function waitGraph(
-  compiled: Compiled,
-  program: Program,
-  ordersOf: (channel: number) => readonly TickPiece[],
-): WaitGraph {
+export function waitGraph(compiled: Compiled, program: Program): WaitGraph | undefined {
+  const rows = flowsByChannel(compiled);
+  if (rows.some((row) => row.length > 1 && !row.every(({ payload }) => payload === 'input' || payload === 'label')))
+    return undefined;
   const builder = new Builder(compiled);
   for (const index of program.devices.keys()) builder.addRunner(index);
   builder.addFeeds();
-  builder.addChannels(ordersOf);
+  for (const row of rows) builder.addChannel(row);
   builder.addRows();
   return builder.graph;
+}
+
+type NumberedFlow = Flow & { readonly flow: number };
+
+/** What travels on each channel, in the order in which it leaves if it is ready at once. */
+function flowsByChannel({ channels, flows }: Compiled): NumberedFlow[][] {
+  const rows: NumberedFlow[][] = channels.map(() => []);
+  for (const [flow, each] of flows.entries()) rows[each.channel]?.push({ ...each, flow });
+  return rows.map((row) => row.sort((a, b) => a.rank - b.rank));
 }
 
 /** Something that has happened: event `index` of a node, and what comes to its time. */
@@ -70,7 +72,8 @@ class Builder {
       if (channel !== -1) walk.waits.push({ node: this.#pieceBase + about, index: round, ms: latencyMs });
     } else if (code === opcodes.send) {
       const { channel, durationMs: occupancyMs } = flows[Math.floor(about / microBatchCount)] as Flow;
-      if (channel !== -1) this.#waitFor(walk.now(), { node: this.#pieceBase + about, index: round, ms: occupancyMs }, tick);
+      if (channel !== -1)
+        this.#waitFor(walk.now(), { node: this.#pieceBase + about, index: round, ms: occupancyMs }, tick);
     } else if (code === opcodes['all-reduce']) {
       const { durationMs: reduceMs, row } = defined(this.#compiled.groups[about], 'a group');
       const node = this.#groupBase + about;
@@ -120,22 +123,13 @@ class Builder {
     }
   }
 
-  /** Rule 4: one piece after the other. */
-  addChannels(ordersOf: (channel: number) => readonly TickPiece[]): void {
-    const { channels, flows, microBatchCount: M } = this.#compiled;
-    for (const channel of channels.keys()) {
-      const own = [...flows.keys()].filter((flow) => (flows[flow] as Flow).channel === channel);
-      const order =
-        own.length === 1
-          ? Array.from({ length: M }, (_, m): TickPiece => ({ piece: (own[0] as number) * M + m, round: 0 }))
-          : ordersOf(channel);
-      assert(order.length === own.length * M, 'a channel has each of its pieces once in a tick');
-      for (const [place, { piece, round }] of order.entries()) {
-        const before = place === 0 ? defined(order.at(-1), 'a piece') : defined(order[place - 1], 'a piece');
-        const { durationMs } = flows[Math.floor(piece / M)] as Flow;
-        const roundsBefore = place === 0 ? before.round - 1 : before.round;
-        this.graph.add(this.#pieceBase + before.piece, this.#pieceBase + piece, durationMs, round - roundsBefore);
-      }
+  /** Rule 4: one piece after the other, by micro-batch; of each, inputs before labels. */
+  addChannel(row: readonly NumberedFlow[]): void {
+    const { microBatchCount: M } = this.#compiled;
+    const pieces = Array.from({ length: M }, (_, m) => row.map(({ flow }) => this.#pieceBase + flow * M + m)).flat();
+    for (const [place, piece] of pieces.entries()) {
+      const before = pieces[(place + pieces.length - 1) % pieces.length] as number;
+      this.graph.add(before, piece, (row[place % row.length] as NumberedFlow).durationMs, place === 0 ? 1 : 0);
     }
   }
 

@@ -137,11 +137,6 @@ export class World {
     return this.#log?.sorted() ?? [];
   }
 
-  /** By channel: its pieces in the order in which they left. */
-  get departures(): readonly (readonly number[])[] {
-    return this.#queues;
-  }
-
   /** Runs a device's instructions from where it stands until one takes time or has to wait. */
   #advance(index: number, nowMs: number): void {
     const { opcode, argument, firstInstruction, microBatchCount } = this.#compiled;
@@ -159,7 +154,8 @@ export class World {
       if (code === opcodes.receive) this.#awaited[index] = about;
       else if (code === opcodes['all-reduce']) {
         if (this.#join(index, about, nowMs)) continue;
-      } else if (code === opcodes.update && this.#reducing[this.#ofRound(index, about)] !== 0) this.#held[index] = about;
+      } else if (code === opcodes.update && this.#reducing[this.#ofRound(index, about)] !== 0)
+        this.#held[index] = about;
       else if (code === opcodes.update) this.#update(index, position, nowMs);
       else this.#compute(index, position, nowMs);
       return;

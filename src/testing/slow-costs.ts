@@ -63,7 +63,6 @@ export const layersOf = (plan: PlanLayout, stage: number): Layers => plan.stages
 
 export const isLast = ({ plan }: World, node: Node): boolean => node.stage === plan.stages.length - 1;
 
-
 export function timesOf({ profile, cluster }: World, name: string): DeviceTimes | undefined {
   const kind = cluster.devices.find((device) => device.name === name)?.kind ?? '';
   return profile.devices[name] ?? profile.devices[kind];
@@ -154,9 +153,12 @@ function sent(world: World, node: Node, kind: 'F' | 'B'): Traffic {
 
 export const directionOf = (kind: Operation['kind']): 'F' | 'B' => (kind === 'F' ? 'F' : 'B');
 
-
 /** What a device pays before an operation for what it receives, and after it for what it sends. */
-export function costsOf(world: World, node: Node, { kind, layers: part }: Operation): { receiving: number; sending: number } {
+export function costsOf(
+  world: World,
+  node: Node,
+  { kind, layers: part }: Operation,
+): { receiving: number; sending: number } {
   const own = layersOf(world.plan, node.stage);
   const { passMs = 0, frameMs = 0 } = timesOf(world, node.name) ?? {};
   const isFirst = part === undefined || part[1] === own[1];
@@ -192,7 +194,11 @@ export function speedOf({ links }: Cluster, a: string, b: string): { bandwidth: 
 }
 
 /** The ms of an AllReduce of layers by the devices (eq. 5), and what each pays for its bytes. */
-export function reduction(world: World, devices: readonly string[], [first, stop]: Layers): { ms: number; costs: number[] } {
+export function reduction(
+  world: World,
+  devices: readonly string[],
+  [first, stop]: Layers,
+): { ms: number; costs: number[] } {
   const { plan, profile, cluster } = world;
   const speeds = devices.flatMap((a, place) => devices.slice(place + 1).map((b) => speedOf(cluster, a, b)));
   const weights = profile.layers.slice(first, stop).reduce((sum, layer) => sum + layer.weightBytes, 0);
