@@ -80,10 +80,7 @@ async function simulate(options: SimulateCommandOptions): Promise<void> {
   print(document, output.terminal);
 }
 
-function print(
-  { roundMs, samplesPerS, stream, devices, links }: Omit<Simulation, 'events'>,
-  terminal: Terminal,
-): void {
+function print({ roundMs, samplesPerS, stream, devices, links }: Omit<Simulation, 'events'>, terminal: Terminal): void {
   terminal.section('Round', `${roundMs.toFixed(3)} ms, ${samplesPerS.toFixed(1)} samples/s`);
   if (stream !== undefined)
     terminal.section(
