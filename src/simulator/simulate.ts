@@ -29,6 +29,11 @@ export interface SimulateOptions {
   readonly optimizerState?: OptimizerState;
   /** Whether to keep the events. Default true. */
   readonly events?: boolean;
+  /**
+   * Whether rounds follow each other without end, so that `roundMs` is the period of the steady state. Default: whether
+   * the program is the tick of a stream. Rounds that do not overlap follow each other as well.
+   */
+  readonly isStream?: boolean;
 }
 
 /** Simulates one round of a program of a plan. */
@@ -51,8 +56,8 @@ export function simulate(
 /** simulate() for many plans of one profile and cluster: what depends on these alone is prepared once. */
 export function createSimulator(profile: Profile, cluster: Cluster): Simulator {
   const ground = prepareGround(profile, cluster);
-  return (program, plan, { events = true, optimizerState = 0 } = {}) =>
-    isTick(program)
+  return (program, plan, { events = true, optimizerState = 0, isStream = isTick(program) } = {}) =>
+    isStream
       ? simulateStream(program, plan, ground, { events, optimizerState })
       : simulateRound(program, plan, ground, { events, optimizerState });
 }
@@ -61,7 +66,7 @@ function simulateRound(
   program: Program,
   plan: PlanLayout,
   ground: Ground,
-  { events, optimizerState }: Required<SimulateOptions>,
+  { events, optimizerState }: Required<Omit<SimulateOptions, 'isStream'>>,
 ): Simulation {
   const compiled = compile(program, plan, ground);
   const world = new World(compiled, ground, events);

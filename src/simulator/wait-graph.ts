@@ -80,7 +80,7 @@ class Builder {
       this.#waitFor(walk.now(), { node, index: round, ms: reduceMs }, tick);
       if (row === -1) walk.waits = [{ node, index: round, ms: 0 }];
       else walk.reductions.push({ node, index: round, ms: 0 });
-    } else {
+    } else if (code !== opcodes.result) {
       const runner = runners[index] as Runner;
       const isUpdate = code === opcodes.update;
       const ownMs = durationMs[position] as number;
