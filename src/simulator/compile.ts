@@ -37,8 +37,9 @@ import type { Ground } from './ground.ts';
 import { passTraffic, payloadBytes, receivedAt, trafficByDevice } from './traffic.ts';
 
 /**
- * `program` is a round of `plan`, or several rounds of a stream written out (schedule/unroll.ts), whose instructions say
- * their round. Of a tick, whose rounds are offsets, only what is the same in every round can be read off the result.
+ * `program` is a round of `plan`, or several rounds of a stream written out (schedule/unroll.ts), whose instructions
+ * say their round. Of a tick, whose rounds are offsets, only what is the same in every round can be read off the
+ * result.
  */
 export function compile(
   program: Program & { readonly roundCount?: number },
@@ -252,8 +253,8 @@ class Compiler {
   }
 
   /**
-   * The part of a round's AllReduce of a group that is for these layers. The parts of a group, of all rounds, are in one
-   * row, which has the group's number.
+   * The part of a round's AllReduce of a group that is for these layers. The parts of a group, of all rounds, are in
+   * one row, which has the group's number.
    */
   #bucket(group: number, { group: names, encoding, round = 0 }: AllReduce, layers: readonly [number, number]): number {
     const key = `${group} ${layers[0]} ${round}`;

@@ -1,8 +1,8 @@
-// How often something can happen that waits for itself: the largest ratio of milliseconds to tokens over the cycles of a
-// graph. An edge says that an event of index k is no earlier than another of index k − tokens, plus milliseconds; where
-// every event is the maximum of such terms, that ratio is the period in which all of it comes again (Baccelli et al.,
-// "Synchronization and Linearity", §3.2). Howard's policy iteration, for several components (Cochet-Terrasson et al.
-// 1998). Exact for milliseconds on the grid of times.ts: one division, of a cycle's sum by its tokens. Pure.
+// How often something can happen that waits for itself: the largest ratio of milliseconds to tokens over the cycles of
+// a graph. An edge says that an event of index k is no earlier than another of index k − tokens, plus milliseconds;
+// where every event is the maximum of such terms, that ratio is the period in which all of it comes again (Baccelli et
+// al., "Synchronization and Linearity", §3.2). Howard's policy iteration, for several components (Cochet-Terrasson et
+// al. 1998). Exact for milliseconds on the grid of times.ts: one division, of a cycle's sum by its tokens. Pure.
 
 import { assert } from '../assert.ts';
 

@@ -1,6 +1,7 @@
-// A stream of ticks on the virtual clock: a few rounds from the first to the last, which show how the pipeline fills and
-// drains, and beside them the steady state, whose period is exact: the critical cycle of what waits for what. Where flows
-// of several kinds share a link, who waits for whom depends on when; rounds are then run until they repeat themselves.
+// A stream of ticks on the virtual clock: a few rounds from the first to the last, which show how the pipeline fills
+// and drains, and beside them the steady state, whose period is exact: the critical cycle of what waits for what. Where
+// flows of several kinds share a link, who waits for whom depends on when; rounds are then run until they repeat
+// themselves.
 
 import type { PlanLayout } from '../cluster/cluster.ts';
 import type { OptimizerState } from '../cluster/memory.ts';

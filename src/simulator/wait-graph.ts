@@ -1,6 +1,6 @@
-// What waits for what in the steady state of a stream, by the rules of the simulated world: a graph whose critical cycle
-// is the period of a tick (cycle-ratio.ts). Nodes are what takes time: passes and updates, by the tick; pieces on links
-// and AllReduces, by the round.
+// What waits for what in the steady state of a stream, by the rules of the simulated world: a graph whose critical
+// cycle is the period of a tick (cycle-ratio.ts). Nodes are what takes time: passes and updates, by the tick; pieces on
+// links and AllReduces, by the round.
 
 import { defined } from '../assert.ts';
 import type { Program } from '../schedule/program.ts';

@@ -1,6 +1,6 @@
 // The slow simulator for streams, where rounds overlap: every device's passes in a row over many rounds, straight from
-// the plan, until all that happens in some rounds is what happened a few rounds before, later by a constant. Then it will
-// do so for ever. Used by tests only.
+// the plan, until all that happens in some rounds is what happened a few rounds before, later by a constant. Then it
+// will do so for ever. Used by tests only.
 
 import { defined } from '../assert.ts';
 import type { Cluster, PlanLayout, Profile } from '../cluster/cluster.ts';
