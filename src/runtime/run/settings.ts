@@ -3,6 +3,7 @@
 
 import type { RunningVariance } from '../../graph/graph.ts';
 import type { CompressMode } from '../../planner/compress.ts';
+import type { DataSettings } from '../../training/data/data-settings.ts';
 import type { LossKind } from '../../training/losses.ts';
 import type { StalenessCorrection } from '../../training/staleness.ts';
 import type { Thoroughness } from '../protocol/profile-points.ts';
@@ -16,7 +17,7 @@ export const trainModes = ['sync', 'async', 'forward-gradient'] as const;
 export type TrainMode = (typeof trainModes)[number];
 
 /** All settings with their effective values. Absent ones have no default. */
-export interface TrainSettings {
+export interface TrainSettings extends DataSettings {
   readonly model: string;
   /** Sizes of inputs that the model leaves open, as `x=N,3,224,224`. */
   readonly inputShape: readonly string[];
