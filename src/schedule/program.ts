@@ -182,6 +182,9 @@ export interface ProgramEvent {
   readonly device: string;
   readonly kind: Instruction['kind'] | 'transfer';
   readonly stage: number;
+  /** Of rounds that overlap: which one. */
+  readonly round?: number;
+  /** Of its round. */
   readonly microBatch?: number;
   /** Of a piece of a backward pass, and of its AllReduce, which overlaps with computing. */
   readonly layers?: LayerRange;
