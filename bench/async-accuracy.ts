@@ -61,7 +61,7 @@ type MethodName = keyof typeof methods;
 
 const optimizers = {
   sgd: { lr: 0.05, rates: [0.0125, 0.025, 0.05, 0.1, 0.2] },
-  adam: { lr: 0.008, rates: [0.002, 0.004, 0.008, 0.016, 0.032] },
+  adam: { lr: 0.016, rates: [0.002, 0.004, 0.008, 0.016, 0.032] },
 } as const;
 type OptimizerName = keyof typeof optimizers;
 
