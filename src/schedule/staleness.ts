@@ -71,6 +71,16 @@ export function withStaleness(plan: PlanLayout, { staleness, verticalSync = true
 }
 
 /**
+ * Rounds whose updates may stand before they have committed, and that devices may begin beyond the oldest of them: 1
+ * where rounds follow each other. Where they overlap, the first stage computes the rounds of its lead before it ends the
+ * oldest, and one more hides the way to the coordinator and back.
+ */
+export function commitWindow(plan: PlanLayout): number {
+  const lead = Math.max(...plan.stages.map((_, stage) => roundsAhead(plan, stage)));
+  return scheduleOf(plan.schedule).isStream ? lead + 2 : 1;
+}
+
+/**
  * Versions of a stage's weights that it keeps at most for the rounds of the stream, the live one among them: round t's
  * backward reads version t − s while version t is live. A stage without anything to train has one.
  */

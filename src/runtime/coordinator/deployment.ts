@@ -2,7 +2,7 @@
 // each device of a layout is sent, and checkpoints.
 
 import { RunError } from '../../errors.ts';
-import { layoutOf, program } from '../../schedule/generate.ts';
+import { program, restProgram } from '../../schedule/generate.ts';
 import type { PlanRequest } from '../knowledge/layout-planner.ts';
 import { message } from '../protocol/messages.ts';
 import { encodeModel } from '../protocol/model-transfer.ts';
@@ -60,7 +60,7 @@ export class Deployment {
   deploy({ plan, epoch, round, moves, members }: Effect<'deploy'>): void {
     const context = this.#context;
     context.epoch = epoch;
-    context.feed.begin(program(plan), (sampleCount) => program(layoutOf(plan, sampleCount)));
+    context.feed.begin(program(plan), (sampleCount) => restProgram(plan, sampleCount));
     context.planner.begin(plan, context.state.copyEvery);
     context.observe({ kind: 'deployment', plan });
     context.snapshots.begin(plan);

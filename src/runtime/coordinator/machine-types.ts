@@ -21,7 +21,8 @@ export interface MachineConfig extends RoundBatches {
   readonly evaluateEvery?: number;
   /**
    * Rounds that are granted beyond the oldest that has not committed; devices may prepare as many before it commits.
-   * Default 1: they compute one round ahead and prepare it after the commit.
+   * Default: as many as the plan needs (`commitWindow`); 1 where rounds follow each other: they compute one round ahead
+   * and prepare it after the commit.
    */
   readonly window?: number;
   readonly batchSizesToProfile: readonly number[];
@@ -106,6 +107,8 @@ export interface MachineState {
   readonly round: number;
   /** The last round that members may begin. */
   readonly grantedRound: number;
+  /** Where rounds overlap: the round before which members were last told to drain the pipeline. Absent: none. */
+  readonly flushedRound?: number;
   /** The last round whose data were sent. */
   readonly fedRound: number;
   /** Rounds below this have been announced; they are not announced again when they are repeated after a loss. */
@@ -165,7 +168,7 @@ export type MachineEffect =
         readonly message: Kind;
         readonly control: ToWorker[Kind];
       };
-    }['measure' | 'profile' | 'round' | 'commit' | 'snapshot' | 'release' | 'probe' | 'gone' | 'end']
+    }['measure' | 'profile' | 'round' | 'flush' | 'commit' | 'snapshot' | 'release' | 'probe' | 'gone' | 'end']
   /** Send the model (the shell holds its bytes). */
   | { readonly kind: 'send-model'; readonly device: string }
   | { readonly kind: 'send-peers'; readonly device: string; readonly members: readonly Member[] }

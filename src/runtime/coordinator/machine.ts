@@ -18,7 +18,7 @@ import type { Answer, MachineConfig, MachineEffect, MachineInput, MachineState, 
 import { fail, fullMembers } from './members.ts';
 import { askForProfiles, linksMeasured, measuresOnePair, peersToMeasure, profiled } from './profiling.ts';
 import { copied } from './replication.ts';
-import { afterCheckpoint, finish, goOn, goOnIfIdle, prepared, settle } from './rounds.ts';
+import { afterCheckpoint, finish, flushed, goOn, goOnIfIdle, prepared, settle } from './rounds.ts';
 
 /** The state before anyone has joined. */
 export function initialState(config: MachineConfig): MachineState {
@@ -53,7 +53,10 @@ export function initialState(config: MachineConfig): MachineState {
 
 /** One transition. Inputs that come too late (after the end, from a device that is gone) change nothing. */
 export function step(config: MachineConfig, state: MachineState, input: MachineInput): Step {
-  if (state.phase === 'ended') return [state, []];
+  return state.phase === 'ended' ? [state, []] : flushed(config, transition(config, state, input));
+}
+
+function transition(config: MachineConfig, state: MachineState, input: MachineInput): Step {
   switch (input.kind) {
     case 'joined':
       return joined(config, state, input);
