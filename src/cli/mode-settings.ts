@@ -2,7 +2,8 @@
 
 import { z } from 'zod';
 import { InputError } from '../errors.ts';
-import { stalenessCorrections, type TrainSettings, trainModes } from '../runtime/run/settings.ts';
+import { autoSchedule, type TrainSettings, trainModes } from '../runtime/run/settings.ts';
+import { checkCorrection, stalenessCorrections } from '../training/staleness.ts';
 import { type Setting, toggle, wholeOrZero } from './setting-values.ts';
 
 type ModeSetting = 'mode' | 'staleness' | 'verticalSync' | 'aggregate' | 'stalenessCorrection';
@@ -43,8 +44,9 @@ export const modeSettings: Readonly<Record<ModeSetting, Setting>> = {
 /** Settings that do not go together, or with the mode. Throws InputError. */
 export function checkMode(settings: TrainSettings): void {
   const { mode, plan, staleness, verticalSync, aggregate, stalenessCorrection } = settings;
-  if (mode === 'async' || mode === 'forward-gradient')
-    throw new InputError(`--mode ${mode} does not run yet; use sync.`);
+  if (mode === 'forward-gradient')
+    throw new InputError('--mode forward-gradient does not run yet; use sync or async.');
+  if (mode === 'async') checkAsynchronous(settings);
   const ofStream = [
     [staleness !== undefined, '--staleness'],
     [!verticalSync, '--no-vertical-sync'],
@@ -53,8 +55,16 @@ export function checkMode(settings: TrainSettings): void {
   ] as const;
   const [, name] = ofStream.find(([isGiven]) => isGiven) ?? [];
   // Without a mode, a plan's schedule says what it is.
-  const isAsynchronous = mode === undefined && plan !== undefined;
+  const isAsynchronous = mode === 'async' || (mode === undefined && plan !== undefined);
   if (name !== undefined && !isAsynchronous) throw new InputError(`${name} needs --mode async.`);
+  checkCorrection(stalenessCorrection, { kind: settings.optimizer, momentum: settings.momentum });
   if (staleness !== undefined && !verticalSync)
     throw new InputError('--staleness and --no-vertical-sync cannot both be given: choose one.');
+}
+
+function checkAsynchronous({ workers, remote, schedule }: TrainSettings): void {
+  if (workers + remote === 0)
+    throw new InputError('--mode async needs several devices, whose rounds can overlap: give --workers N or --remote N.');
+  if (schedule !== autoSchedule)
+    throw new InputError(`--mode async has a schedule of its own: leave out --schedule ${schedule}.`);
 }

@@ -57,7 +57,8 @@ export interface StalenessWish {
  * The plan with the staleness that is wished for, written out; where nothing is, a plan keeps its own. InputError for
  * less than the plan needs.
  */
-export function withStaleness(plan: PlanLayout, { staleness, verticalSync = true }: StalenessWish): PlanLayout {
+export function withStaleness<Given extends PlanLayout>(plan: Given, wish: StalenessWish): Given {
+  const { staleness, verticalSync = true } = wish;
   if (!scheduleOf(plan.schedule).isStream) return plan;
   const least = leastStaleness(plan, verticalSync);
   const needed = Math.max(...least);
@@ -68,6 +69,24 @@ export function withStaleness(plan: PlanLayout, { staleness, verticalSync = true
     );
   if (staleness !== undefined) return { ...plan, staleness: least.map(() => staleness) };
   return { ...plan, staleness: plan.staleness !== undefined && verticalSync ? stalenessOf(plan) : least };
+}
+
+/** What a plan's own staleness, if it has one, says of the plans that come in its place. */
+export function wishOf({ staleness }: PlanLayout): StalenessWish {
+  if (staleness === undefined) return {};
+  const [first = 0] = staleness;
+  return staleness.every((own) => own === first) ? { staleness: first } : { verticalSync: false };
+}
+
+/**
+ * A plan that has come in the place of another, with the staleness that is wished for; where the plan needs more, with
+ * that.
+ */
+export function withStalenessAgain<Given extends PlanLayout>(plan: Given, wish: StalenessWish): Given {
+  if (!scheduleOf(plan.schedule).isStream) return plan;
+  const { verticalSync = true, staleness = 0 } = wish;
+  const least = leastStaleness(plan, verticalSync);
+  return { ...plan, staleness: least.map((needed) => Math.max(needed, staleness)) };
 }
 
 /**

@@ -4,6 +4,7 @@
 import type { RunningVariance } from '../../graph/graph.ts';
 import type { CompressMode } from '../../planner/compress.ts';
 import type { LossKind } from '../../training/losses.ts';
+import type { StalenessCorrection } from '../../training/staleness.ts';
 import type { Thoroughness } from '../protocol/profile-points.ts';
 
 /** Leaves the schedule to the planner. */
@@ -13,11 +14,6 @@ export const autoSchedule = 'auto';
 export const trainModes = ['sync', 'async', 'forward-gradient'] as const;
 
 export type TrainMode = (typeof trainModes)[number];
-
-/** What makes up for weights that lag behind. */
-export const stalenessCorrections = ['none', 'predict', 'nesterov'] as const;
-
-export type StalenessCorrection = (typeof stalenessCorrections)[number];
 
 /** All settings with their effective values. Absent ones have no default. */
 export interface TrainSettings {
@@ -72,6 +68,7 @@ export interface TrainSettings {
    * K of FTPipeHD's weight aggregation: a stage with n versions averages them every K · n updates; 0: never.
    */
   readonly aggregate: number;
+  /** Of an asynchronous run: what makes up for weights that lag behind. */
   readonly stalenessCorrection: StalenessCorrection;
   /** What may travel in fewer bits over links, of a plan that is made here. */
   readonly compress: CompressMode;
