@@ -44,8 +44,7 @@ export const modeSettings: Readonly<Record<ModeSetting, Setting>> = {
 /** Settings that do not go together, or with the mode. Throws InputError. */
 export function checkMode(settings: TrainSettings): void {
   const { mode, plan, staleness, verticalSync, aggregate, stalenessCorrection } = settings;
-  if (mode === 'forward-gradient')
-    throw new InputError('--mode forward-gradient does not run yet; use sync or async.');
+  if (mode === 'forward-gradient') throw new InputError('--mode forward-gradient does not run yet; use sync or async.');
   if (mode === 'async') checkAsynchronous(settings);
   const ofStream = [
     [staleness !== undefined, '--staleness'],
@@ -64,7 +63,9 @@ export function checkMode(settings: TrainSettings): void {
 
 function checkAsynchronous({ workers, remote, schedule }: TrainSettings): void {
   if (workers + remote === 0)
-    throw new InputError('--mode async needs several devices, whose rounds can overlap: give --workers N or --remote N.');
+    throw new InputError(
+      '--mode async needs several devices, whose rounds can overlap: give --workers N or --remote N.',
+    );
   if (schedule !== autoSchedule)
     throw new InputError(`--mode async has a schedule of its own: leave out --schedule ${schedule}.`);
 }

@@ -51,7 +51,8 @@ async function device(window: number) {
   });
   const options = {
     peers: {
-      send: async (_: string, { kind, round }: { kind: string; round: number }) => void (kind === 'replica-end' && copies.push(round)),
+      send: async (_: string, { kind, round }: { kind: string; round: number }) =>
+        void (kind === 'replica-end' && copies.push(round)),
       rates: () => ({}),
     },
     work: new WorkReport(undefined, engine),
