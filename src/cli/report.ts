@@ -346,6 +346,8 @@ function lineOf(event: RunEvent): readonly [label: string, text: string] | undef
       return ['Drift', driftText(event)];
     case 'recovered':
       return ['Resumed', `at round ${event.round}, after ${event.seconds.toFixed(1)} s`];
+    case 'stream':
+      return ['Stream', streamText(event)];
     case 'reserve-ready':
       return ['Prepared', `for the loss of any one device, after ${event.seconds.toFixed(0)} s`];
     case 'note':
@@ -355,6 +357,14 @@ function lineOf(event: RunEvent): readonly [label: string, text: string] | undef
     default:
       return undefined;
   }
+}
+
+function streamText({ round, staleness }: Event<'stream'>): string {
+  const [first = 0] = staleness;
+  const behind = staleness.every((own) => own === first)
+    ? counted(first, 'round')
+    : `${staleness.join(', ')} rounds, by stage`;
+  return `from round ${round} on rounds overlap, with weights that lag behind by ${behind}`;
 }
 
 function relayedText({ between: [one, other] }: Event<'relayed'>): string {

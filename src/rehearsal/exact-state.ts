@@ -67,6 +67,12 @@ export class ExactState {
     return this.#engine.peek(held).data[0] as number;
   }
 
+  /** The rounds that a layer's weight has seen in a version of the weights. */
+  versionOf(layer: number, { parameters }: Weights): number {
+    const held = defined(parameters[stateNames(layer).parameter], 'a weight');
+    return this.#engine.peek(held).data[1] as number;
+  }
+
   #held(role: StateRole, layer: number): Versioned | undefined {
     const held = this.kept.get(role, stateNames(layer)[role]);
     return held && (this.#engine.peek(held).data as unknown as Versioned);
