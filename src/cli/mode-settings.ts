@@ -2,7 +2,8 @@
 
 import { z } from 'zod';
 import { InputError } from '../errors.ts';
-import { stalenessCorrections, type TrainSettings, trainModes } from '../runtime/run/settings.ts';
+import { type TrainSettings, trainModes } from '../runtime/run/settings.ts';
+import { checkCorrection, stalenessCorrections } from '../training/staleness.ts';
 import { type Setting, toggle, wholeOrZero } from './setting-values.ts';
 
 type ModeSetting = 'mode' | 'staleness' | 'verticalSync' | 'aggregate' | 'stalenessCorrection';
@@ -55,6 +56,7 @@ export function checkMode(settings: TrainSettings): void {
   // Without a mode, a plan's schedule says what it is.
   const isAsynchronous = mode === undefined && plan !== undefined;
   if (name !== undefined && !isAsynchronous) throw new InputError(`${name} needs --mode async.`);
+  checkCorrection(stalenessCorrection, { kind: settings.optimizer, momentum: settings.momentum });
   if (staleness !== undefined && !verticalSync)
     throw new InputError('--staleness and --no-vertical-sync cannot both be given: choose one.');
 }

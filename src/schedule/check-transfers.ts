@@ -74,7 +74,7 @@ function checkArrived(
 ): void {
   const what = `${title(device)} runs the ${step.kind} of ${microBatchName(checked, step.microBatch)}`;
   for (const payload of passes[step.kind].takes) {
-    if (!isTaken(payload, device.stage, checked.stageCount, checked.hasFeed)) continue;
+    if (!isTaken(payload, device.stage, checked)) continue;
     const pieces = arrived.get(`${payload} ${step.microBatch}`) ?? [];
     const own = samplesAt(device, checked, step.microBatch);
     assert(tile(pieces, own), `${what} without exactly its ${payload} pieces`);

@@ -141,9 +141,9 @@ function instructionsOf(
 ): Instruction[] {
   const bordersAt = ({ microBatch }: Pass): Borders => (microBatch === plan.microBatchCount - 1 ? ofLast : usual);
   const group = plan.stages[stage]?.devices ?? [];
+  const { isStream, overlapsAllReduce, trains } = scheduleOf(plan.schedule);
   const encoding = encoded(plan.compression?.allReduce);
   const isReduced = group.length > 1 && !isForwardOnly(plan, stage);
-  const { isStream, overlapsAllReduce } = scheduleOf(plan.schedule);
   const isCut = isReduced && overlapsAllReduce;
   const into: Instruction[] = [];
   const lateUpdate = isReduced && isStream ? lateUpdateOf(order, stalenessOf(plan)[stage] ?? 0) : undefined;
@@ -153,6 +153,7 @@ function instructionsOf(
     pushReceives(into, pass, borders);
     into.push(pass);
     pushSends(into, pass, borders);
+    if (borders.result !== undefined) pushResult(into, pass, borders.result);
   }
   if (isReduced && isStream) {
     const layers = plan.stages[stage]?.layers;
@@ -171,7 +172,7 @@ function instructionsOf(
       into.push({ kind: 'all-reduce', group, layers, ...encoding });
     }
   } else if (isReduced) into.push({ kind: 'all-reduce', group, ...encoding });
-  into.push({ kind: 'update' });
+  if (trains) into.push({ kind: 'update' });
   return into;
 }
 
@@ -220,6 +221,8 @@ interface Borders {
   readonly received: Readonly<Record<Payload, readonly Piece[]>>;
   readonly sent: Readonly<Record<StagePayload, readonly Member[]>>;
   readonly encodings: Readonly<Record<StagePayload, Encoded<ActivationEncoding>>>;
+  /** The samples whose outputs are the round's results; absent where this stage gives none. */
+  readonly result?: SampleRange;
 }
 
 /** The part of an instruction that says how its tensors travel; empty if they travel as they are. */
@@ -239,9 +242,11 @@ function bordersOf(
   feed: boolean,
 ): Borders {
   const { activation, gradient } = plan.compression ?? {};
+  const { trains } = scheduleOf(plan.schedule);
+  const taking = { stageCount: owners.length, hasFeed: feed, trains };
   const [before, after] = [pieces(member, owners[stage - 1]), pieces(member, owners[stage + 1])];
   const fed = (payload: Payload): Piece[] =>
-    isTaken(payload, stage, owners.length, feed) ? [{ device: null, samples: member.samples }] : [];
+    isTaken(payload, stage, taking) ? [{ device: null, samples: member.samples }] : [];
   return {
     received: {
       input: fed('input'),
@@ -251,6 +256,7 @@ function bordersOf(
     },
     sent: { activation: after, gradient: isGradientWanted(plan, stage) ? before : [] },
     encodings: { activation: encoded(activation), gradient: encoded(gradient) },
+    ...(trains || stage < owners.length - 1 ? {} : { result: member.samples }),
   };
 }
 
@@ -276,6 +282,10 @@ function pushSends(into: Instruction[], pass: Pass, { sent, encodings }: Borders
       into.push(round === undefined && encoding === undefined ? plain : withExtras(plain, round, encoding));
     }
   }
+}
+
+function pushResult(into: Instruction[], { microBatch, round }: Pass, samples: SampleRange): void {
+  into.push({ kind: 'result', microBatch, samples, ...(round === undefined ? {} : { round }) });
 }
 
 /** A transfer that is of another round than the tick's, or travels encoded. */

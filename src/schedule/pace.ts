@@ -5,14 +5,19 @@ import type { PlanLayout } from '../cluster/cluster.ts';
 import type { LayerRange } from './program.ts';
 import { type Pace, type Schedule, scheduleOf } from './schedules.ts';
 
+/** Leading layers that only run forward: all, where the schedule does not train. */
+export function forwardOnlyLayersOf({ schedule, stages, forwardOnlyLayers = 0 }: PlanLayout): number {
+  return scheduleOf(schedule).trains ? forwardOnlyLayers : (stages.at(-1)?.layers[1] ?? 0);
+}
+
 /** Whether nothing in a stage, nor before it, is trained: it runs forward, and no gradient comes to it. */
-export function isForwardOnly({ stages, forwardOnlyLayers = 0 }: PlanLayout, stage: number): boolean {
-  return (stages[stage]?.layers[1] ?? Number.POSITIVE_INFINITY) <= forwardOnlyLayers;
+export function isForwardOnly(plan: PlanLayout, stage: number): boolean {
+  return (plan.stages[stage]?.layers[1] ?? Number.POSITIVE_INFINITY) <= forwardOnlyLayersOf(plan);
 }
 
 /** Whether the stage before a stage has anything to train. */
-export function isGradientWanted({ stages, forwardOnlyLayers = 0 }: PlanLayout, stage: number): boolean {
-  return (stages[stage]?.layers[0] ?? 0) > forwardOnlyLayers;
+export function isGradientWanted(plan: PlanLayout, stage: number): boolean {
+  return (plan.stages[stage]?.layers[0] ?? 0) > forwardOnlyLayersOf(plan);
 }
 
 /** The pace of a plan's stage: what the plan's K_p allows. `schedule` is the plan's. */

@@ -125,12 +125,22 @@ export const payloads: {
   label: { letter: 'Y', colour: '#7fb069', from: 'feed', end: 'last', rank: 3 },
 };
 
+/** What decides who takes what, besides a stage's place. */
+export interface Taking {
+  readonly stageCount: number;
+  /** Inputs and labels come from a data feed. */
+  readonly hasFeed: boolean;
+  /** The schedule trains (`Schedule.trains`). */
+  readonly trains: boolean;
+}
+
 /**
  * Whether a stage's passes take a payload: what stages give crosses every border, what the feed gives goes to one end
- * of the pipeline. Without a feed nobody takes inputs or labels.
+ * of the pipeline. Without a feed nobody takes inputs or labels, without training nobody labels.
  */
-export function isTaken(payload: Payload, stage: number, stageCount: number, hasFeed: boolean): boolean {
+export function isTaken(payload: Payload, stage: number, { stageCount, hasFeed, trains }: Taking): boolean {
   const { from, end } = payloads[payload];
+  if (payload === 'label' && !trains) return false;
   if (from === 'feed') return hasFeed && stage === (end === 'first' ? 0 : stageCount - 1);
   return stage + from >= 0 && stage + from < stageCount;
 }

@@ -70,7 +70,17 @@ export interface Update extends RoundOffset {
   readonly kind: 'update';
 }
 
-export type Instruction = Receive | Send | Pass | AllReduce | Update;
+/**
+ * Give the outputs of a micro-batch to whoever has the data: the last stage of a schedule that only infers. Does not
+ * wait for their arrival.
+ */
+export interface Result extends RoundOffset {
+  readonly kind: 'result';
+  readonly microBatch: number;
+  readonly samples: SampleRange;
+}
+
+export type Instruction = Receive | Send | Pass | AllReduce | Update | Result;
 
 /**
  * What one device does in one round. Without samples it computes and moves nothing, and only takes part in its group's
@@ -92,7 +102,7 @@ export interface DeviceProgram {
 
 export function isPass(step: Instruction): step is Pass {
   const { kind } = step;
-  return kind !== 'receive' && kind !== 'send' && kind !== 'all-reduce' && kind !== 'update';
+  return Object.hasOwn(passes, kind);
 }
 
 /** Whether it is all of a pass, or the piece of the deepest layers: the first. */

@@ -38,6 +38,11 @@ export interface Schedule {
    * group while the next is computed.
    */
   readonly overlapsAllReduce: boolean;
+  /**
+   * Whether there is anything to train. Otherwise stages only run forward, nobody takes labels, rounds end without an
+   * update, and the last stage gives its outputs to whoever has the data.
+   */
+  readonly trains: boolean;
   /** A stage's passes in one round or tick, in order: backwards in the order of the micro-batches. */
   readonly passes: (microBatchCount: number, pace: Pace) => Pass[];
 }
@@ -102,6 +107,7 @@ const oneForwardOneBackward: Omit<Schedule, 'name'> = {
   isInFlightFixed: false,
   splitsBackward: false,
   overlapsAllReduce: false,
+  trains: true,
   passes: forwardsAndBackwards,
 };
 
@@ -125,6 +131,21 @@ const zeroBubble: Omit<Schedule, 'name'> = {
 };
 
 /**
+ * PipeEdge: forwards, one after the other. Nothing is kept for a backward pass, and nothing orders the rounds but the
+ * data: a stage begins the next while others compute the one before.
+ *
+ *     2 stages, M = 2
+ *     0 | F0 F1
+ *     1 | F0 =0 F1 =1
+ */
+const forwardsOnly: Omit<Schedule, 'name'> = {
+  ...allForwardsFirst,
+  trains: false,
+  passes: (microBatchCount) =>
+    Array.from({ length: microBatchCount }, (_, microBatch): Pass => ({ kind: 'forward', microBatch })),
+};
+
+/**
  * K_p = P − p: one micro-batch for each stage from here to the last keeps all of them busy, if nothing had to travel.
  * Where transfers take long, a plan may keep more, for more staleness.
  */
@@ -139,10 +160,16 @@ const asynchronous: Omit<Schedule, 'name'> = {
 /** The names of the schedules whose rounds follow each other: what planners choose from. */
 export const scheduleNames = ['1f1b', 'gpipe', 'zb-h1', '1f1b-overlap', 'zb-h1-overlap'] as const;
 
-/** The names of the schedules whose rounds overlap. */
+/** The names of the schedules that train in rounds which overlap. */
 export const streamScheduleNames = ['async'] as const;
 
-export type ScheduleName = (typeof scheduleNames)[number] | (typeof streamScheduleNames)[number];
+/** The schedule of a run that only infers. */
+export const inferenceSchedule = 'inference';
+
+export type ScheduleName =
+  | (typeof scheduleNames)[number]
+  | (typeof streamScheduleNames)[number]
+  | typeof inferenceSchedule;
 
 export const schedules: { readonly [Name in ScheduleName]: Schedule } = {
   '1f1b': { name: '1f1b', ...oneForwardOneBackward },
@@ -151,11 +178,12 @@ export const schedules: { readonly [Name in ScheduleName]: Schedule } = {
   '1f1b-overlap': { name: '1f1b-overlap', ...oneForwardOneBackward, overlapsAllReduce: true },
   'zb-h1-overlap': { name: 'zb-h1-overlap', ...zeroBubble, overlapsAllReduce: true },
   async: { name: 'async', ...asynchronous },
+  inference: { name: 'inference', ...forwardsOnly },
 };
 
 /** The schedule of a name that came from a plan or a person. InputError for an unknown one. */
 export function scheduleOf(name: string): Schedule {
   if (Object.hasOwn(schedules, name)) return schedules[name as ScheduleName];
-  const names = [...scheduleNames, ...streamScheduleNames];
+  const names = [...scheduleNames, ...streamScheduleNames, inferenceSchedule];
   throw new InputError(`There is no schedule "${name}"; use one of ${names.join(', ')}.`);
 }

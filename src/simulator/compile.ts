@@ -9,7 +9,7 @@ import { slowestInGroup } from '../cluster/links.ts';
 import { processorMs, reduceCpuMs } from '../cluster/overhead.ts';
 import { recomputeFraction } from '../cluster/recomputation.ts';
 import { type LayerTimes, onGrid } from '../cluster/times.ts';
-import { effectiveInFlight } from '../schedule/pace.ts';
+import { effectiveInFlight, forwardOnlyLayersOf } from '../schedule/pace.ts';
 import { type PassKind, passes, passKinds, payloads } from '../schedule/passes.ts';
 import {
   type AllReduce,
@@ -118,7 +118,7 @@ class Compiler {
   /** Rule 1's durations. */
   #createRunner(program: DeviceProgram): Runner {
     const place = this.#ground.table.deviceIndex(program.device);
-    const forwardOnlyLayers = this.#plan.forwardOnlyLayers ?? 0;
+    const forwardOnlyLayers = forwardOnlyLayersOf(this.#plan);
     const [first, end] = program.layers;
     const isLast = end === this.#ground.profile.layers.length;
     const isStep = isLast && !scheduleOf(this.#plan.schedule).overlapsAllReduce && isBackwardImmediate(program);

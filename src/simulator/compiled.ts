@@ -14,6 +14,7 @@ export const opcodes: Readonly<Record<Instruction['kind'], number>> = {
   'backward-weight': 5,
   'all-reduce': 6,
   update: 7,
+  result: 8,
 };
 
 /** By opcode: 1 for a pass after which a stage keeps one micro-batch less. */

@@ -216,6 +216,8 @@ class World {
         this.#release(about, Math.floor(about / microBatchCount), nowMs);
         continue;
       }
+      // What results cost on their way to the data's holder is not modelled.
+      if (code === opcodes.result) continue;
       if (code === opcodes.receive && this.#arrived[about] === 1) continue;
       this.#position[index] = position;
       if (code === opcodes.receive) this.#awaited[index] = about;

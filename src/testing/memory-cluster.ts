@@ -51,6 +51,10 @@ export interface MemoryRun {
   /** Of single links. Default: `links`. */
   linkBetween?(a: string, b: string): MemoryLinkOptions | undefined;
   readonly profileCache?: ProfileCache;
+  /** Of a run that only infers: takes its results. */
+  readonly onResults?: RunHooks['onResults'];
+  readonly onReady?: CoordinatorOptions['onReady'];
+  readonly weights?: CoordinatorOptions['weights'];
   /** Called with each event, after it was noted. */
   observe?(event: RunEvent, cluster: MemoryCluster): void;
   /** Called with each checkpoint, after it was noted. */
@@ -202,6 +206,7 @@ class Recorder {
   constructor(run: MemoryRun) {
     this.hooks = {
       batch: (round) => run.batch(round),
+      ...(run.onResults === undefined ? {} : { onResults: run.onResults }),
       observe: (event) => {
         this.events.push(event);
         for (const check of [...this.#waiting]) check();
@@ -256,6 +261,8 @@ class ClusterInMemory implements MemoryCluster {
       hooks: this.#record.hooks,
       clock: run.clock ?? systemClock,
       peerToken,
+      ...(run.onReady === undefined ? {} : { onReady: run.onReady }),
+      ...(run.weights === undefined ? {} : { weights: run.weights }),
       plan: async (profile, cluster) => defined(run.choosePlan, 'a plan')(profile, cluster),
       ...(run.planAgain === undefined ? {} : { planAgain: run.planAgain }),
       ...(run.plan === undefined ? {} : { givenPlan: { ...run.plan, predicted } }),

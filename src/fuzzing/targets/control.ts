@@ -161,6 +161,7 @@ const toCoordinator: ToCoordinator = {
     busyMs: 9,
     linkMbps: { b: 95 },
   },
+  output: {},
   state: { role: 'optimizer', name: 'a.weight/momentum' },
   'snapshot-end': { round: 4 },
   replicated: { round: 4, layers: [0, 2] },

@@ -46,9 +46,11 @@ const handlers: {
   },
   feed: ({ context }, { round }) => context.feed.feed(round, context.epoch),
   committed({ context, decisions }, { round, loss, correctCount, learningRate, results }) {
-    const { machine } = context.options;
+    const { machine, hooks } = context.options;
     decisions.committed(results, batchAt(machine, round).sampleCount === machine.batchSize);
-    context.options.hooks.onCommitted(round, loss, correctCount, learningRate, results);
+    hooks.onCommitted(round, loss, correctCount, learningRate, results);
+    const outputs = context.results?.take(round);
+    if (outputs !== undefined) hooks.onResults?.(round, outputs);
   },
   repeated({ context, decisions }, { round }) {
     decisions.watchCopies();

@@ -39,6 +39,13 @@ export interface MachineConfig extends RoundBatches {
    * little by the plan.
    */
   readonly replicateEvery?: number;
+  /**
+   * The state never changes, as in a run that only infers: whoever holds layers after some rounds holds them after all
+   * others, and the coordinator has what nobody holds. There are no checkpoints. Default false.
+   */
+  readonly isStateConstant?: boolean;
+  /** Rounds begin only when they are offered (`MachineInput`). Default false: all are there from the beginning. */
+  readonly awaitsOffers?: boolean;
   /** When all devices are gone: wait for others. Default false: the run ends. */
   readonly waitForDevices?: boolean;
   learningRate(round: number): number;
@@ -106,6 +113,10 @@ export interface MachineState {
   readonly round: number;
   /** The last round that members may begin. */
   readonly grantedRound: number;
+  /** Rounds below this have data. */
+  readonly offeredRounds: number;
+  /** The run ends before this round; `MachineConfig.endRound` until it is known otherwise. */
+  readonly endRound: number;
   /** The last round whose data were sent. */
   readonly fedRound: number;
   /** Rounds below this have been announced; they are not announced again when they are repeated after a loss. */
@@ -138,6 +149,8 @@ export type MachineInput =
   /** What copies cost has been seen. */
   | { readonly kind: 'copies-paced'; readonly copyEvery: number }
   | { readonly kind: 'checkpointed'; readonly round: number }
+  /** Rounds below `rounds` have data. `isLast`: there will be no others. */
+  | { readonly kind: 'offered'; readonly rounds: number; readonly isLast: boolean }
   | { readonly kind: 'stop' }
   /** Nobody has come for as long as the run waits for devices. */
   | { readonly kind: 'gave-up' };

@@ -18,7 +18,7 @@ import type { Answer, MachineConfig, MachineEffect, MachineInput, MachineState, 
 import { fail, fullMembers } from './members.ts';
 import { askForProfiles, linksMeasured, measuresOnePair, peersToMeasure, profiled } from './profiling.ts';
 import { copied } from './replication.ts';
-import { afterCheckpoint, finish, goOn, goOnIfIdle, prepared, settle } from './rounds.ts';
+import { afterCheckpoint, finish, goOn, goOnIfIdle, offered, prepared, settle } from './rounds.ts';
 
 /** The state before anyone has joined. */
 export function initialState(config: MachineConfig): MachineState {
@@ -40,6 +40,8 @@ export function initialState(config: MachineConfig): MachineState {
     replicatedRound: undefined,
     round: config.firstRound,
     grantedRound: config.firstRound - 1,
+    offeredRounds: config.awaitsOffers === true ? config.firstRound : Number.POSITIVE_INFINITY,
+    endRound: config.endRound,
     fedRound: config.firstRound - 1,
     recordedRound: config.firstRound,
     prepared: {},
@@ -73,8 +75,10 @@ export function step(config: MachineConfig, state: MachineState, input: MachineI
       return [{ ...state, copyEvery: input.copyEvery }, []];
     case 'checkpointed':
       return afterCheckpoint(config, state, input.round);
+    case 'offered':
+      return offered(config, state, input);
     case 'stop':
-      return stop(state);
+      return stop(config, state);
     case 'gave-up':
       return state.phase === 'waiting'
         ? fail(state, `${state.change?.cause ?? 'all devices left'}, and no device has come since`)
@@ -293,8 +297,8 @@ function established(config: MachineConfig, state: MachineState): Step {
 }
 
 /** A stop: at once while nothing is being trained; otherwise after the rounds that members may have begun already. */
-function stop(state: MachineState): Step {
+function stop(config: MachineConfig, state: MachineState): Step {
   const isTraining = state.plan !== undefined || state.pending !== undefined || state.change !== undefined;
-  if (isTraining && state.phase !== 'waiting') return [{ ...state, stopRequested: true }, []];
+  if (isTraining && state.phase !== 'waiting') return goOnIfIdle(config, { ...state, stopRequested: true });
   return finish(state, [], state.checkpointRound ?? state.round, true);
 }

@@ -12,7 +12,7 @@ import type { RoundResult } from '../protocol/messages.ts';
 import { notFinite } from '../protocol/not-finite.ts';
 import { batchAt, scaleOf } from '../protocol/round-batch.ts';
 import { expel, relayout } from './changes.ts';
-import type { MachineConfig, MachineEffect, MachineState, Step } from './machine-types.ts';
+import type { MachineConfig, MachineEffect, MachineInput, MachineState, Step } from './machine-types.ts';
 import { activeDevices, fail } from './members.ts';
 import { copying, isCopyDue, settleHoldings } from './replication.ts';
 
@@ -22,6 +22,18 @@ import { copying, isCopyDue, settleHoldings } from './replication.ts';
  */
 export function goOnIfIdle(config: MachineConfig, state: MachineState): Step {
   return state.phase === 'training' && state.round > state.grantedRound ? goOn(config, state, []) : [state, []];
+}
+
+/** Data of further rounds are there. */
+export function offered(
+  config: MachineConfig,
+  state: MachineState,
+  { rounds, isLast }: Extract<MachineInput, { kind: 'offered' }>,
+): Step {
+  const offeredRounds = Math.max(state.offeredRounds, rounds);
+  const next = { ...state, offeredRounds, endRound: isLast ? rounds : state.endRound };
+  if (state.phase !== 'training') return [next, []];
+  return state.round > state.grantedRound ? goOn(config, next, []) : proceed(config, next, []);
 }
 
 /** All devices of the layout have all of their state: its sources are no longer needed. */
@@ -42,18 +54,19 @@ export function isBoundary({ endRound, checkpointEvery, evaluateEvery }: Machine
 
 /** A boundary whose checkpoint is not written yet. */
 function isPause(config: MachineConfig, { checkpointRound = config.firstRound }: MachineState, round: number): boolean {
-  return isBoundary(config, round) && round > checkpointRound;
+  return config.isStateConstant !== true && isBoundary(config, round) && round > checkpointRound;
 }
 
 /**
  * All members are at `state.round` and nothing is granted: a checkpoint, the end, another layout, or the next round.
  */
 export function goOn(config: MachineConfig, state: MachineState, before: readonly MachineEffect[]): Step {
-  const { round, checkpointRound = config.firstRound, stopRequested, proposal, notFiniteRound } = state;
+  const { round, stopRequested, proposal, notFiniteRound } = state;
+  const checkpointRound = config.isStateConstant === true ? round : (state.checkpointRound ?? config.firstRound);
   if (notFiniteRound === round)
     return round > checkpointRound ? snapshot(state, before) : failNotFinite(state, round, before);
   if (round > checkpointRound && (stopRequested || isBoundary(config, round))) return snapshot(state, before);
-  if (stopRequested || round >= config.endRound) return finish(state, before);
+  if (stopRequested || round >= state.endRound) return finish(state, before);
   if (proposal !== undefined) {
     const [next, effects] = relayout(
       config,
@@ -62,6 +75,7 @@ export function goOn(config: MachineConfig, state: MachineState, before: readonl
     );
     return [next, [...before, ...effects]];
   }
+  if (round >= state.offeredRounds) return [{ ...state, phase: 'training', waitingFor: [] }, before];
   const isCopied = isCopyDue(config, state, round);
   const [fed, feeds] = feed(state, round);
   const effects: MachineEffect[] = [...before, ...feeds, ...grant(config, state, round, isCopied)];
@@ -100,7 +114,7 @@ function proceed(config: MachineConfig, state: MachineState, before: readonly Ma
   const waitingFor = activeDevices(state).filter((device) => done[device] === undefined);
   let next: MachineState = { ...state, phase: 'training', waitingFor };
   const effects = [...before];
-  const lastRound = Math.min(config.endRound - 1, state.round + windowOf(config));
+  const lastRound = Math.min(state.endRound, state.offeredRounds, state.round + windowOf(config) + 1) - 1;
   if (state.stopRequested || state.proposal !== undefined) return [next, effects];
   for (let ahead = state.grantedRound + 1; ahead <= lastRound; ahead++) {
     const [fed, feeds] = feed(next, ahead);
@@ -118,7 +132,9 @@ function proceed(config: MachineConfig, state: MachineState, before: readonly Ma
  */
 function nextToPrepare(config: MachineConfig, state: MachineState, device: string): number | undefined {
   if (!activeDevices(state).includes(device)) return undefined;
-  const lastRound = Math.min(state.grantedRound, state.round + windowOf(config) - 1);
+  // An update waits for the commit of a round before it; a round without one waits for nothing.
+  const mostAhead = config.isStateConstant === true ? windowOf(config) : windowOf(config) - 1;
+  const lastRound = Math.min(state.grantedRound, state.round + mostAhead);
   for (let round = state.round; round <= lastRound; round++)
     if (state.prepared[round]?.[device] === undefined) return round;
   return undefined;

@@ -12,6 +12,7 @@ import {
   type DeviceProgram,
   type Instruction,
   type LayerRange,
+  type Result,
   type Send,
   type Update,
 } from '../../schedule/program.ts';
@@ -52,6 +53,7 @@ export function beginTick(
 ): Tick {
   for (const instruction of program.instructions) {
     if (instruction.kind === 'send') stream.results.expectSend(instruction.payload, idOf(tick, instruction));
+    if (instruction.kind === 'result') stream.results.expectSend('activation', idOf(tick, instruction));
   }
   const reducedRound = tick + (program.instructions.find(({ kind }) => kind === 'all-reduce')?.round ?? 0);
   const reduction = new RoundReduction(program.device, stage, reducedRound, ports);
@@ -119,6 +121,12 @@ const handlers: { readonly [Kind in Executed]: Handler<Kind> } = {
     tick.sends.push(sending);
   },
 
+  result(tick, instruction, onDone) {
+    const giving = giveResult(tick, instruction, onDone);
+    giving.catch(() => {}); // seen by finishTick
+    tick.sends.push(giving);
+  },
+
   'all-reduce'({ reduction, ...tick }, instruction, onDone) {
     if (!isOverlapped(instruction)) return reduction.whole(instruction);
     reduction.overlapped(instruction, defined(bucketOf(tick, instruction.layers), 'a bucket'), onDone);
@@ -151,7 +159,7 @@ export function* update(tick: Tick, { round: offset = 0 }: Update): Generator<Pr
 
 /** Whether an instruction is passed before it is done; `execute` calls `onDone` when it is. */
 export function endsLater(instruction: Instruction): boolean {
-  return instruction.kind === 'send' || isOverlapped(instruction);
+  return instruction.kind === 'send' || instruction.kind === 'result' || isOverlapped(instruction);
 }
 
 /** Whether an instruction runs while later ones do. */
@@ -203,5 +211,16 @@ async function send(tick: Tick, instruction: Send, onDone: (beganMs: number) => 
   await ports.send(to, frame, 'pipeline');
   for (const { data } of tensors.filter((tensor) => !slices.includes(tensor))) giveMemory(data);
   stream.results.sent(payload, microBatch, results);
+  onDone(beganMs);
+}
+
+async function giveResult(tick: Tick, instruction: Result, onDone: (beganMs: number) => void): Promise<void> {
+  const { ports, stream } = tick;
+  const microBatch = idOf(tick.tick, instruction);
+  const tensors = await ports.failure.guard(stream.results.get('activation', microBatch));
+  const beganMs = ports.clock.now();
+  const frame = { kind: 'output', round: microBatch.round, microBatch: microBatch.index, control: {}, tensors };
+  await defined(ports.giveResult, 'somebody who takes results')(frame);
+  stream.results.sent('activation', microBatch, tensors);
   onDone(beganMs);
 }

@@ -96,6 +96,11 @@ export interface StageMemory {
    * pack. The engine takes the tensor's buffer where it holds nothing else.
    */
   load(entry: StateEntry): void;
+  /**
+   * Compiles what could not be compiled before the state was in place; resolves when passes can be queued. Absent: they
+   * can be at once.
+   */
+  finish?(): Promise<void>;
   /** The parameters and buffers that have not been loaded. Optimizer state that nobody loads starts from zeros. */
   missingState(): readonly string[];
   /** The state, copied out tensor by tensor: live, or of a version. */

@@ -9,7 +9,7 @@
 //   deploy        a layout and the round it begins     deployed       compiled, weights in place, others have what
 //                 with; then `state` frames                           they need
 //   round         a round may begin                    prepared       gradients ready, loss; sometimes then trace
-//   commit        it holds everywhere: its update stands
+//   commit        it holds everywhere: its update stands  output       of a micro-batch, where nothing is trained
 //   snapshot      send your weights                    `state` frames, statistics, snapshot-end
 //   release       older versions and copies may go     replicated     holds a copy of a stage
 //   probe         are you alive?                       alive, heartbeat
@@ -92,6 +92,8 @@ export interface ToWorker {
     readonly moves: readonly Move[];
     /** `state` frames from the coordinator that follow for this worker. */
     readonly stateCount: number;
+    /** Rounds that may be in flight beyond the oldest that has not committed (`MachineConfig.window`). Default 1. */
+    readonly window?: number;
     /** All devices that may be talked to; each calls those before it to which it has no link. */
     readonly peers: readonly PeerAddress[];
   };
@@ -141,7 +143,14 @@ const toWorker: Schemas<ToWorker> = {
     batchSizes: z.array(size).min(1).max(16),
     thoroughness: z.enum(thoroughnesses).exactOptional(),
   }),
-  deploy: z.object({ plan, round: count, moves, stateCount: count, peers: peerAddresses }),
+  deploy: z.object({
+    plan,
+    round: count,
+    moves,
+    stateCount: count,
+    window: count.exactOptional(),
+    peers: peerAddresses,
+  }),
   state,
   round: z.object({
     round: count,
@@ -222,6 +231,8 @@ export interface ToCoordinator {
   };
   readonly deployed: { readonly valueBytes: number };
   readonly prepared: RoundResult;
+  /** The outputs of this device's samples of a micro-batch, which the frame names. */
+  readonly output: Record<string, never>;
   readonly state: { readonly role: StateRole; readonly name: string };
   readonly 'snapshot-end': { readonly round: number };
   readonly replicated: { readonly round: number; readonly layers: readonly [first: number, end: number] };
@@ -272,6 +283,7 @@ const toCoordinator: Schemas<ToCoordinator> = {
     reducingMs: milliseconds.exactOptional(),
     linkMbps: z.record(name, z.number().positive()).exactOptional(),
   }),
+  output: z.object({}),
   state,
   'snapshot-end': z.object({ round: count }),
   replicated: z.object({ round: count, layers: range }),

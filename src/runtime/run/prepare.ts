@@ -29,7 +29,7 @@ import { batchesOf, batchOrder, comingRestSize, leftOut } from './batches.ts';
 import { trainedLayers } from './fine-tuning.ts';
 import type { LoadedModel } from './loaded-model.ts';
 import { autoSchedule, type TrainSettings } from './settings.ts';
-import { bindToModel, labelCut, sizedByData } from './subject.ts';
+import { bindToModel, labelCut, sizedByData, withSoftening } from './subject.ts';
 
 /** What a session works on. Files have been read and checked. */
 export interface SessionInput {
@@ -63,7 +63,7 @@ export type HostCheck = (settings: Pick<TrainSettings, 'host' | 'advertise' | 't
 export function prepareRunOn(checkHost: HostCheck, input: SessionInput): PreparedRun {
   const { settings, model, checkpoint, test } = input;
   const { sequence, frozen, notes } = trainedLayers(sizedByData(model.graph, input.train), settings, model.choices);
-  const dataset = bindToModel(input.train, sequence, settings);
+  const dataset = withSoftening(bindToModel(input.train, sequence, settings), sequence, settings);
   if (test !== undefined) bindToModel(test, sequence, settings);
   const order = batchOrder(dataset, settings, sequence);
   const hasIgnored = dataset.labels.ignored !== undefined;

@@ -61,6 +61,7 @@ export class Rounds {
       clock: context.options.clock,
       send: (to, frame, priority) => peers.send(to, { ...frame, epoch: session.epoch }, priority),
       receive: (key) => session.mailbox.take(key),
+      giveResult: (frame) => context.options.coordinator.send({ ...frame, epoch: session.epoch }, 'pipeline'),
       failure: session.failure,
       updates: {
         planned: plannedUpdate,
