@@ -94,7 +94,8 @@ function latencyOf(
     const done: number[] = [];
     for (let index = first; index < end; index++) {
       const { forward, forwardMs } = devices[index] as FlatDevice;
-      const doneMs = (arrivals[index] as number) + forward.receivingMs + forwardMs;
+      // What arrives is paid for while the device waits.
+      const doneMs = Math.max(arrivals[index] as number, forward.receivingMs) + forwardMs;
       done.push(doneMs);
       const back = stage === stages.length - 1 && holder !== -1 ? ends[firstCount + index - first] : undefined;
       resultMs = Math.max(resultMs, doneMs + (back === undefined ? 0 : travelMs(back)));

@@ -4,12 +4,15 @@
 
 import type { Plan, PlanLayout } from '../../cluster/cluster.ts';
 import { bytesInMiB } from '../../cluster/memory.ts';
+import { parseCluster, parseProfile } from '../../cluster/validate.ts';
 import { InputError } from '../../errors.ts';
 import { inferenceSchedule } from '../../schedule/schedules.ts';
 import { ordersOf, permutations } from '../best.ts';
 import { createBounds } from '../bounds.ts';
+import { settleConstraints } from '../constraints.ts';
 import { everyPipeline, pipelineCount } from '../exhaustive.ts';
 import { pipeedge } from '../pipeedge.ts';
+import { settleMicroBatchSizes } from '../plan.ts';
 import type { StageLayout } from '../problem.ts';
 import type { Steps } from '../steps.ts';
 import { isBetter, type Objective, type Rated, rate } from './evaluate.ts';
@@ -17,6 +20,8 @@ import { improve } from './improve.ts';
 import { fits, type InferenceInput, type InferenceProblem, inferenceBytes, inferenceProblem } from './problem.ts';
 import { evenShares, searchOrder } from './search.ts';
 
+/** Micro-batches that are tried: larger ones only add to the latency. */
+const microBatchLimit = 64;
 /** Up to this many pipelines of all micro-batch sizes together, `best` tries every one. */
 const everyLimit = 20_000;
 /** The largest number of pipelines that `exhaustive` tries. */
@@ -30,14 +35,16 @@ const barSlack = 1.1;
 /** Pipelines that are improved for each micro-batch size, the best first. */
 const improvedCount = 3;
 
-export interface InferencePlanInput extends Omit<InferenceInput, 'microBatchSize'> {
+export interface InferencePlanInput extends Omit<InferenceInput, 'microBatchSize' | 'excluded'> {
   /** Samples of a round. */
   readonly batchSize: number;
-  /** Divisors of batchSize; the best is chosen. */
-  readonly microBatchSizes: readonly number[];
+  /** Must divide batchSize. If absent, every divisor up to 64 is tried. */
+  readonly microBatchSize?: number;
   /** See inferencePlannerNames. */
   readonly planner: string;
   readonly objective: Objective;
+  /** Names of devices that get no layers. */
+  readonly exclude?: readonly string[];
   /** Asked between the steps of `best`; when true, the search ends with the best plan so far, if there is one. */
   readonly isTimeUp?: () => boolean;
   readonly onBetter?: (plan: Plan) => void;
@@ -151,13 +158,21 @@ export function evenStages(
  * unknown planner and if nothing fits.
  */
 export function* planInferenceSteps(input: InferencePlanInput): Steps<Plan> {
-  const { planner, objective, microBatchSizes, isTimeUp, onBetter } = input;
+  const { planner, objective, batchSize, isTimeUp, onBetter } = input;
+  const profile = parseProfile(input.profile);
+  const cluster = parseCluster(input.cluster);
+  const { excluded } = settleConstraints(input, profile, cluster);
+  const microBatchSizes = settleMicroBatchSizes(batchSize, input.microBatchSize).filter(
+    (size) => size <= microBatchLimit || size === input.microBatchSize,
+  );
   const chosen = Object.hasOwn(proposals, planner) ? proposals[planner] : undefined;
   if (chosen === undefined)
     throw new InputError(
       `There is no planner "${planner}" of inference; use one of ${inferencePlannerNames.join(', ')}.`,
     );
-  const problems = microBatchSizes.map((microBatchSize) => inferenceProblem({ ...input, microBatchSize }));
+  const problems = microBatchSizes.map((microBatchSize) =>
+    inferenceProblem({ ...input, profile, cluster, excluded, microBatchSize }),
+  );
   const count = problems.reduce((sum, { base }) => sum + pipelineCount(base), 0);
   if (planner === 'exhaustive' && count > exhaustiveLimit)
     throw new InputError(

@@ -67,7 +67,7 @@ class OrderSearch {
     this.#layerCount = problem.base.profile.layers.length;
     this.#limits = limits;
     this.#isSum = objective === 'latency';
-    this.#groups = groupsOf(problem, order, limits.groupLimit);
+    this.#groups = groupsOf(problem, order, limits.groupLimit, objective);
     this.#values = new Float64Array(this.#groups.length * (this.#layerCount + 1));
     this.#before = new Int32Array(this.#values.length);
   }
@@ -121,11 +121,12 @@ class OrderSearch {
     }
   }
 
-  /** Bytes a sample that a stage's devices receive and send; the latency does not wait for sending. */
+  /** Bytes a sample that a stage's devices receive and send; a request alone does not wait for what they cost. */
   #movedBytes(first: number, end: number): number {
+    if (this.#isSum) return 0;
     const { layers } = this.#problem.base.profile;
-    const isSent = !this.#isSum && end < this.#layerCount;
-    return (layers[first - 1]?.outputBytes ?? 0) + (isSent ? (layers[end - 1]?.outputBytes ?? 0) : 0);
+    const sent = end < this.#layerCount ? (layers[end - 1]?.outputBytes ?? 0) : 0;
+    return (layers[first - 1]?.outputBytes ?? 0) + sent;
   }
 
   #linkMs(from: number, to: number, cut: number): number {
@@ -186,7 +187,12 @@ function groupMs({ sumsMs, passMs, byteMs }: Group, first: number, end: number, 
   return most;
 }
 
-function groupsOf(problem: InferenceProblem, order: readonly number[], groupLimit: number): readonly Group[] {
+function groupsOf(
+  problem: InferenceProblem,
+  order: readonly number[],
+  groupLimit: number,
+  objective: Objective,
+): readonly Group[] {
   const { times, base, microBatchSize } = problem;
   const L = base.profile.layers.length;
   const known = new Map<string, Float64Array>();
@@ -196,7 +202,8 @@ function groupsOf(problem: InferenceProblem, order: readonly number[], groupLimi
     known.set(key, found);
     return found;
   };
-  const passMs = (place: number): number => times.processorMs(place, { bytes: 0, frames: 2, passes: 1 });
+  const passMs = (place: number): number =>
+    objective === 'latency' ? 0 : times.processorMs(place, { bytes: 0, frames: 2, passes: 1 });
   // forwardMs of the layers alone has the engine's call in it, which belongs to a pass.
   const layersMs = (end: number, place: number, samples: number): number =>
     end === 0 ? 0 : times.forwardMs(place, 0, end, samples) - overhead(place).callMs;
