@@ -56,7 +56,7 @@ test('plan by kinds: its profile and plan give simulate the same round; energy a
   assert.match(chart, /^<svg .*>digits: \d+\.\d ms a round</s);
 });
 
-test('plan of inference: simulate takes it; replicas, fewer bits; flags of one kind of plan are refused in the other', async () => {
+test('plan of inference: simulate takes it; flags of one kind of plan are refused in the other', async () => {
   const inference = ['plan', ...flags, '--batch', '8', '--schedule', 'inference'];
   const { plan } = await json<{ plan: Plan }>(...inference, '--activation-bits', '4', '-o', 'inference.json');
   assert.equal(plan.schedule, 'inference');

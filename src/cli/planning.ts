@@ -31,8 +31,8 @@ export function searchPlan(input: CompressInput, output: Output, askedLimitMs?: 
 }
 
 /**
- * Searches for a plan; an anytime search (planner `best`) ends by itself when the time is up (PlanInput.isTimeUp). Throws
- * InputError as the steps do, and RunError when it is ended before it has found any.
+ * Searches for a plan; an anytime search (planner `best`) ends by itself when the time is up (PlanInput.isTimeUp).
+ * Throws InputError as the steps do, and RunError when it is ended before it has found any.
  */
 export async function search(
   begin: (hooks: SearchHooks) => Steps<Plan>,

@@ -1,7 +1,7 @@
-// In how many bits activations cross a link: what --activation-bits says, and `auto`, which chooses for each link by its
-// measured bandwidth, as QuantPipe does (Wang et al., arXiv 2211.04515): the most bits with which the link still keeps
-// the pipeline's pace. Pure; whoever measures calls it again and again, and the result follows slowly enough that noise
-// does not change it.
+// In how many bits activations cross a link: what --activation-bits says, and `auto`, which chooses for each link by
+// its measured bandwidth, as QuantPipe does (Wang et al., arXiv 2211.04515): the most bits with which the link still
+// keeps the pipeline's pace. Pure; whoever measures calls it again and again, and the result follows slowly enough that
+// noise does not change it.
 
 import { InputError } from '../errors.ts';
 import { type ActivationEncoding, activationEncodingNames, encodedFraction, encodings } from './compression.ts';

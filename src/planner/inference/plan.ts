@@ -211,7 +211,7 @@ interface Bounds {
   readonly latencyMs: number;
 }
 
-/** All devices share all layers in any fractions, links take no time; at once no more than a micro-batch has samples. */
+/** All devices share all layers in any fractions, links take no time; a request has as many devices as samples. */
 function boundsOf(problems: readonly InferenceProblem[]): Bounds {
   const bounds = problems.map(({ base, microBatchSize }): Bounds => {
     const { speeds, busiestMs } = createBounds(base);

@@ -84,8 +84,8 @@ export function inferenceBytes(
 }
 
 /**
- * By first layer: the end of the longest stage that a device with this memory and share can hold; a stage that is longer
- * needs more.
+ * By first layer: the end of the longest stage that a device with this memory and share can hold; a stage that is
+ * longer needs more.
  */
 export function lastEnds(problem: InferenceProblem, memoryBytes: number, samples: number): Int32Array {
   const key = `${memoryBytes} ${samples}`;

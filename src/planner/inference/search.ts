@@ -8,7 +8,7 @@
 // Within a group devices have shares by their speed over the whole model, or all alike; improve.ts shifts samples
 // afterwards.
 
-import { type Overhead, transferCpuMs } from '../../cluster/overhead.ts';
+import { calledMs, type Overhead, transferCpuMs } from '../../cluster/overhead.ts';
 import type { ClassTimes, StageLayout } from '../problem.ts';
 import type { Objective } from './evaluate.ts';
 import { type InferenceProblem, lastEnds, memoryBytes } from './problem.ts';
@@ -206,7 +206,7 @@ function groupsOf(
     objective === 'latency' ? 0 : times.processorMs(place, { bytes: 0, frames: 2, passes: 1 });
   // forwardMs of the layers alone has the engine's call in it, which belongs to a pass.
   const layersMs = (end: number, place: number, samples: number): number =>
-    end === 0 ? 0 : times.forwardMs(place, 0, end, samples) - overhead(place).callMs;
+    end === 0 ? 0 : times.forwardMs(place, 0, end, samples) - calledMs(overhead(place), false, 0);
   const overhead = (place: number): Overhead =>
     (base.classes[base.devices[place]?.classIndex ?? 0] as ClassTimes).overhead;
   const groups: Group[] = [];
@@ -217,7 +217,7 @@ function groupsOf(
         groups.push({
           ...{ first, end, devices, samples },
           sumsMs: devices.map((place, index) => sums(place, samples[index] ?? 0)),
-          passMs: devices.map((place) => passMs(place) + overhead(place).callMs),
+          passMs: devices.map((place) => passMs(place) + calledMs(overhead(place), false, 0)),
           lastEnds: devices.map((place, index) => lastEnds(problem, memoryBytes(problem, place), samples[index] ?? 0)),
           byteMs: devices.map((place, index) => transferCpuMs(overhead(place), samples[index] ?? 0)),
         });
