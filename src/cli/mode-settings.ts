@@ -92,11 +92,11 @@ export function checkMode(settings: TrainSettings): void {
   ] as const;
   const [, name] = ofStream.find(([isGiven]) => isGiven) ?? [];
   // Without a mode, a plan's schedule says what it is.
-  const isAsynchronous =
+  const isFitting =
     mode === 'async' ||
     (mode === undefined && plan !== undefined) ||
-    (mode === 'forward-gradient' && name === '--staleness' && staleness === 0);
-  if (name !== undefined && !isAsynchronous) throw new InputError(`${name} needs --mode async.`);
+    (mode === 'forward-gradient' && name === '--staleness');
+  if (name !== undefined && !isFitting) throw new InputError(`${name} needs --mode async.`);
   checkCorrection(stalenessCorrection, { kind: settings.optimizer, momentum: settings.momentum });
   if (staleness !== undefined && !verticalSync)
     throw new InputError('--staleness and --no-vertical-sync cannot both be given: choose one.');

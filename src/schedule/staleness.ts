@@ -107,20 +107,22 @@ export function wishOf({ staleness }: PlanLayout): StalenessWish {
  * that.
  */
 export function withStalenessAgain<Given extends PlanLayout>(plan: Given, wish: StalenessWish): Given {
-  if (!scheduleOf(plan.schedule).isStream) return plan;
+  const { isStream, gradients } = scheduleOf(plan.schedule);
+  if (!isStream) return plan;
   const { verticalSync = true, staleness = 0 } = wish;
+  if (gradients === 'tangent') return withStaleness(plan, wish.staleness === 0 ? { staleness } : {});
   const least = leastStaleness(plan, verticalSync);
   return { ...plan, staleness: least.map((needed) => Math.max(needed, staleness)) };
 }
 
 /**
  * Rounds whose updates may stand before they have committed, and that devices may begin beyond the oldest of them: 1
- * where rounds follow each other. Where they overlap, the first stage computes the rounds of its lead before it ends the
+ * where rounds follow each other. Where they overlap, the first stage begins the rounds of its lead before it ends the
  * oldest, and one more hides the way to the coordinator and back.
  */
 export function commitWindow(plan: PlanLayout): number {
-  const lead = Math.max(...plan.stages.map((_, stage) => roundsAhead(plan, stage)));
-  return scheduleOf(plan.schedule).isStream ? lead + 2 : 1;
+  if (!scheduleOf(plan.schedule).isStream) return 1;
+  return Math.max(...plan.stages.map((_, stage) => roundsAhead(plan, stage))) + 2;
 }
 
 /**

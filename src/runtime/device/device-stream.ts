@@ -3,9 +3,10 @@
 // Program's instructions for rounds t + offset; those of rounds that are not there are left out, which fills and drains
 // the pipeline.
 
+import { passes } from '../../schedule/passes.ts';
 import { type DeviceProgram, isPass } from '../../schedule/program.ts';
 import { offsetsOf, TickWriter } from '../../schedule/stream-tick.ts';
-import { beginTick, execute, finishTick, StreamState } from './instructions.ts';
+import { beginTick, execute, finishTick, isNormCounted, StreamState } from './instructions.ts';
 import type { RoundPart } from './rest-stage.ts';
 import { withPasses } from './rest-stage.ts';
 import type { RoundPorts } from './round-ports.ts';
@@ -61,8 +62,7 @@ export class DeviceStream {
       send: (to, frame, priority) => failure.guard(ports.send(to, frame, priority)),
       receive: (key) => failure.guard(ports.receive(key)),
     };
-    const reduce = program.instructions.find((instruction) => instruction.kind === 'all-reduce');
-    this.#isNormCounted = reduce === undefined || reduce.group[0] === program.device;
+    this.#isNormCounted = isNormCounted(program, stage);
     this.#stage = this.#byRound(stage);
   }
 
@@ -107,7 +107,7 @@ export class DeviceStream {
         continue;
       }
       if (instruction.kind === 'all-reduce') this.#reductions.set(round, current.reduction);
-      if (isPass(instruction) && instruction.kind === 'forward') {
+      if (isPass(instruction) && passes[instruction.kind].needs.length === 0) {
         const version = Math.max(this.#first, round - (this.#program.staleness ?? 0));
         const there = this.#ports.versionIsThere(version);
         if (there !== undefined) await failure.guard(there);
@@ -122,6 +122,8 @@ export class DeviceStream {
     const reducing = this.#reductions.get(round)?.done();
     this.#reductions.delete(round);
     if (reducing !== undefined) await failure.guard(reducing);
+    const { derivatives } = this.#state;
+    if (derivatives.has(round)) this.#usual.tangents?.estimate(round, await failure.guard(derivatives.sum(round)));
     const totals = failure.guard(this.#stage.finishRound(this.#isNormCounted, round));
     totals.catch(() => {}); // seen by whoever is told of it
     const options = await failure.guard(this.#ports.updateOf(round));

@@ -170,9 +170,9 @@ export class EngineStage implements StagePort {
   beginStream(first: number): void {
     this.#forget();
     this.#state.beginStream();
-    // Without updates there is one version.
-    if (this.#compiled.graphs.update !== undefined)
-      this.#weights.beginStream(first, defined(this.#options.staleness, 'the staleness'));
+    // Without updates there is one version, and a pass with tangents reads what is live.
+    const staleness = this.#tangents === undefined ? defined(this.#options.staleness, 'the staleness') : 0;
+    if (this.#compiled.graphs.update !== undefined) this.#weights.beginStream(first, staleness);
   }
 
   returnTo(round: number): void {

@@ -252,7 +252,7 @@ function checkDistribution({ settings, plan }: SessionInput, sequence: LayerSequ
 /** A plan from a file must be for the mode that is asked for. */
 function checkPlanMode({ schedule }: Plan, { mode, ...settings }: TrainSettings): void {
   const { isStream } = scheduleOf(schedule);
-  if (mode !== undefined && (mode === 'async') !== isStream)
+  if (mode !== undefined && mode !== (isStream ? schedule : 'sync'))
     throw new InputError(
       `The plan has schedule "${schedule}", which --mode ${mode} does not run: leave --mode out, or make a plan with ` +
         'that mode.',

@@ -10,7 +10,6 @@ import { remaining } from '../../planner/replan/survivors.ts';
 import { runInSlices, type Steps } from '../../planner/steps.ts';
 import { checkProgram } from '../../schedule/check.ts';
 import { program } from '../../schedule/generate.ts';
-import { scheduleOf } from '../../schedule/schedules.ts';
 import { withStaleness } from '../../schedule/staleness.ts';
 import { withLinks } from '../knowledge/link-watch.ts';
 import type { PlanWish } from '../knowledge/planning-options.ts';
@@ -34,7 +33,7 @@ const urgentPlanningMs = 5_000;
 
 /** The schedule that a run's settings ask for; none: the planner chooses. */
 function scheduleWish({ mode, schedule }: TrainSettings): { readonly schedule?: string } {
-  if (mode === 'async') return { schedule: 'async' };
+  if (mode === 'async' || mode === 'forward-gradient') return { schedule: mode };
   return schedule === autoSchedule ? {} : { schedule };
 }
 
@@ -105,7 +104,6 @@ export class RunPlanner {
 
   /** Throws InputError if the devices cannot hold what a given plan asks of them. */
   checkGiven(given: Plan, measured: Cluster): void {
-    if (scheduleOf(given.schedule).isStream) return;
     checkPlanMemory(given, this.#given(measured), this.#prepared.subject);
   }
 
