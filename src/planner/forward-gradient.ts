@@ -74,7 +74,9 @@ export function tangentProfile(profile: Profile, tangentCount: number, optimizer
       frozenBytes: layer.weightBytes,
       outputBytes: layer.outputBytes * (index < frozenCount || index === layers.length - 1 ? 1 : 1 + tangentCount),
     })),
-    devices: Object.fromEntries(Object.entries(devices).map(([name, times]) => [name, forwardTimes(times, frozenCount)])),
+    devices: Object.fromEntries(
+      Object.entries(devices).map(([name, times]) => [name, forwardTimes(times, frozenCount)]),
+    ),
   };
 }
 

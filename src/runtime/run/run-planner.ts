@@ -4,8 +4,8 @@
 import type { Clock } from '../../clock.ts';
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
 import { InputError } from '../../errors.ts';
-import { checkGrains, planInSamples, profileInGrains } from '../../planner/grains.ts';
 import { planTangentSteps } from '../../planner/forward-gradient.ts';
+import { checkGrains, planInSamples, profileInGrains } from '../../planner/grains.ts';
 import { remaining } from '../../planner/replan/survivors.ts';
 import { runInSlices, type Steps } from '../../planner/steps.ts';
 import { checkProgram } from '../../schedule/check.ts';
