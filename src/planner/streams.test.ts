@@ -66,7 +66,7 @@ function found(seed: number, planner: string): Plan | undefined {
   }
 }
 
-test('best is the oracle’s optimum, proven, on 24 random problems; others are never better, nor is a bound above', () => {
+test('best is the oracle’s optimum, proven, on 24 random problems; others are never better', () => {
   let refusedCount = 0;
   for (let seed = 0; seed < 24; seed++) {
     const oracle = found(seed, 'exhaustive');
