@@ -34,7 +34,7 @@ import {
   type Runner,
 } from './compiled.ts';
 import type { Ground } from './ground.ts';
-import { passTraffic, payloadBytes, receivedAt, trafficByDevice } from './traffic.ts';
+import { carriedBytes, passTraffic, payloadBytes, receivedAt, trafficByDevice } from './traffic.ts';
 
 /**
  * `program` is a round of `plan`, or several rounds of a stream written out (schedule/unroll.ts), whose instructions
@@ -205,7 +205,7 @@ class Compiler {
   #piece(step: Send | Receive, from: number, receiver: number, isFeed: boolean): number {
     const { rank } = payloads[step.payload];
     const { microBatchSize, microBatchCount } = this.#program;
-    const key = (((from + 1) * this.#runners.length + receiver) * 4 + rank) * (microBatchSize + 1) + step.samples[0];
+    const key = (((from + 1) * this.#runners.length + receiver) * 8 + rank) * (microBatchSize + 1) + step.samples[0];
     let flow = this.#flowNumbers.get(key);
     if (flow === undefined) {
       flow = this.#flows.push(this.#createFlow(step, from, receiver)) - 1;
@@ -215,13 +215,13 @@ class Compiler {
     return flow * microBatchCount + step.microBatch;
   }
 
-  #createFlow({ payload, samples, encoding }: Send | Receive, from: number, receiver: number): Flow {
+  #createFlow(step: Send | Receive, from: number, receiver: number): Flow {
+    const { payload, encoding } = step;
     const { program, place: to } = this.#runners[receiver] as Runner;
-    const plainBytes =
-      (samples[1] - samples[0]) * payloadBytes(this.#ground.profile, payload, receivedAt(payload, program));
+    const plainBytes = carriedBytes(step, payloadBytes(this.#ground.profile, payload, receivedAt(payload, program)));
     const bytes = plainBytes * encodedFraction(encoding);
     const { from: side } = payloads[payload];
-    const senderStage = program.stage + (side === 'feed' ? 0 : side);
+    const senderStage = side === 'last' ? this.#plan.stages.length - 1 : program.stage + (side === 'feed' ? 0 : side);
     const shared = { payload, rank: payloads[payload].rank, receiver, senderStage, bytes };
     if (from === -1 || from === to) return { ...shared, channel: -1, durationMs: 0, latencyMs: 0 };
     const { table } = this.#ground;

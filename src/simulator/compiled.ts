@@ -15,6 +15,7 @@ export const opcodes: Readonly<Record<Instruction['kind'], number>> = {
   'all-reduce': 6,
   update: 7,
   result: 8,
+  tangent: 9,
 };
 
 /** By opcode: 1 for a pass after which a stage keeps one micro-batch less. */
