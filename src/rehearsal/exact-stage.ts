@@ -15,42 +15,11 @@ import type { StageOptions } from '../runtime/device/stage-graphs.ts';
 import type { EntryOptions, StateEntry } from '../runtime/device/stage-state.ts';
 import type { UpdateOptions } from '../runtime/device/stage-update.ts';
 import type { Weights } from '../runtime/device/weight-versions.ts';
-import type { ExactEngine } from './exact-engine.ts';
 import { layerRules, learningRate, sampleIdAt } from './exact-model.ts';
 import { rowsOf, valuesOf, wrongRows } from './exact-rows.ts';
 import { ExactState } from './exact-state.ts';
 import { beginSums, type ExactSums, takeWitnesses, witnessCount } from './exact-sums.ts';
-
-/** What a stage takes from the world. */
-export interface StageWorld {
-  readonly engine: ExactEngine;
-  /** Milliseconds for one layer and one sample, forward; may change at any time. */
-  msPerSample(): number;
-  /** The membership epoch in which it computes. */
-  epoch(): number;
-  violate(what: string): void;
-  /** The samples of a round. Default: those of a batch. */
-  samplesIn?(round: number): number;
-  /** Rounds by which weights may lag behind the round that reads them. Default: 0, a synchronous run. */
-  readonly staleness?: number;
-  /** Default: `held`. A backward pass that reads the weights as they are is a mistake, planted to be found. */
-  readonly backwardReads?: 'held' | 'live';
-}
-
-/** A micro-batch between its forward and its backward pass. */
-interface Kept {
-  readonly round: number;
-  /** What the forward pass has read. */
-  readonly weights: Weights;
-  readonly samples: readonly number[];
-  /** By layer, then sample: what went into the layer, and last what came out. */
-  readonly values: readonly (readonly number[])[];
-  readonly labels: readonly number[];
-  /** By layer, then sample: the gradients of the layer's output. */
-  gradients: readonly (readonly number[])[] | undefined;
-  /** What goes to the stage before. */
-  inputGradients: readonly Tensor[];
-}
+import type { Kept, StageWorld } from './exact-world.ts';
 
 /** A stage of exact layers. */
 export class ExactStage implements StagePort {
@@ -222,8 +191,8 @@ export class ExactStage implements StagePort {
     const ownLabels = this.#labelsOf(labels, samples);
     const kept = { round, weights, samples, values, labels: ownLabels };
     this.#kept.set(keyOf(microBatch), { ...kept, gradients: undefined, inputGradients: [] });
-    const microBatchCount = this.#options.training.batchSize / this.#options.microBatchSize;
-    if (this.#kept.size > microBatchCount * (1 + this.#staleness))
+    const { training, microBatchSize } = this.#options;
+    if (this.#kept.size > (training.batchSize / microBatchSize) * (1 + this.#staleness))
       this.#violate(`${this.#kept.size} micro-batches are in flight`);
     return this.#computed(1).then(() => (this.isLast ? [] : [this.#rows(samples, outputs, round)]));
   }
@@ -296,25 +265,19 @@ export class ExactStage implements StagePort {
     const sampleCount = sums.summedCount ?? sums.sampleCount;
     if (sampleCount !== batchSize) this.#violate(`${sampleCount} samples of ${batchSize} are in the sums`);
     const norm = countNorm ? sum(gradients.map(layerRules.norm)) : 0;
-    const totals = { lossSum, correctCount, squaredNorm: norm, finite: true };
     await this.#computed(0);
-    return totals;
+    return { lossSum, correctCount, squaredNorm: norm, finite: true };
   }
 
   update({ learningRate: rate, gradientScale, step }: UpdateOptions, round: number = this.#round): void {
     if (rate !== learningRate(round)) this.#violate(`the update has the rate ${rate}`);
     if (step !== round + 1) this.#violate(`the update calls itself step ${step}`);
-    const { gradients, outputs } = this.#sumsOf(round);
-    const isStream = this.#first !== undefined;
+    const [{ gradients, outputs }, isStream] = [this.#sumsOf(round), this.#first !== undefined];
     this.#state.weights.advance();
     for (const [index, layer] of this.#layers.entries()) {
       this.#state.checkVersions(layer, isStream ? ['parameter', 'optimizer', 'buffer'] : ['optimizer'], round);
-      const { parameter, optimizer, buffer } = this.#state.layer(layer);
-      const moved = layerRules.momentum(optimizer[0], gradients[index] as number, gradientScale, parameter[0], rate);
-      this.#state.set('parameter', layer, [layerRules.weight(parameter[0], moved, step), parameter[1] + 1]);
-      this.#state.set('optimizer', layer, [moved, optimizer[1] + 1]);
-      const statistic = isStream ? layerRules.statistic(buffer[0], outputs[index] as number) : buffer[0];
-      this.#state.set('buffer', layer, [statistic, buffer[1] + 1]);
+      const sums = { gradient: gradients[index] as number, output: isStream ? (outputs[index] as number) : undefined };
+      this.#state.update(layer, sums, { learningRate: rate, gradientScale, step });
     }
     this.#sums.delete(round);
     this.#rests.delete(round);

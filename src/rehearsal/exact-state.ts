@@ -3,6 +3,7 @@
 
 import { defined } from '../assert.ts';
 import { StageState } from '../runtime/device/stage-state.ts';
+import type { UpdateOptions } from '../runtime/device/stage-update.ts';
 import { type Weights, WeightVersions } from '../runtime/device/weight-versions.ts';
 import type { StateRole } from '../runtime/protocol/messages.ts';
 import type { ExactEngine } from './exact-engine.ts';
@@ -81,6 +82,20 @@ export class ExactState {
   /** Replaces a number of the live state. */
   set(role: StateRole, layer: number, [value, version]: Versioned): void {
     this.kept.set(role, stateNames(layer)[role], this.#engine.upload(versioned(value, version)));
+  }
+
+  /** A layer's update with a round's sums; `output`: what its statistic grows by now. */
+  update(
+    layer: number,
+    { gradient, output }: { readonly gradient: number; readonly output: number | undefined },
+    { learningRate, gradientScale, step }: UpdateOptions,
+  ): void {
+    const { parameter, optimizer, buffer } = this.layer(layer);
+    const moved = layerRules.momentum(optimizer[0], gradient, gradientScale, parameter[0], learningRate);
+    this.set('parameter', layer, [layerRules.weight(parameter[0], moved, step), parameter[1] + 1]);
+    this.set('optimizer', layer, [moved, optimizer[1] + 1]);
+    const statistic = output === undefined ? buffer[0] : layerRules.statistic(buffer[0], output);
+    this.set('buffer', layer, [statistic, buffer[1] + 1]);
   }
 
   /** The statistics become what they were, in `before`, with what has come since, in `outputs`. */

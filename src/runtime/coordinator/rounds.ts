@@ -108,8 +108,8 @@ function windowOf({ window }: MachineConfig, { plan }: MachineState): number {
 }
 
 /**
- * Where rounds overlap: the pipeline drains before a round that is not granted before all others have committed, because
- * training pauses or ends there.
+ * Where rounds overlap: the pipeline drains before a round that is not granted before all others have committed,
+ * because training pauses or ends there.
  */
 export function flushed(config: MachineConfig, [state, effects]: Step): Step {
   const { phase, plan, grantedRound } = state;

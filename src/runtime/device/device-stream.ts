@@ -17,7 +17,7 @@ import type { UpdateOptions } from './stage-update.ts';
 
 /** What a stream needs from the outside world. */
 export interface StreamPorts extends Pick<RoundPorts, 'clock' | 'send' | 'receive' | 'failure'> {
-  /** Resolves when version `number` of the weights is there, if its update is not queued in its place in the Program. */
+  /** Resolves when version `number` is there, if its update is not queued in its place in the Program. */
   versionIsThere(number: number): Promise<void> | undefined;
   /**
    * A round's gradients are final. Resolves with the update, when it may be applied; with undefined, the caller applies

@@ -69,8 +69,8 @@ export interface StageRounds {
    */
   finishRound(countNorm: boolean, round?: number): Promise<RoundTotals>;
   /**
-   * Queues the update with the round's gradients. The state before it stays where a version has it. In a stream, what it
-   * makes is kept as the version after the round.
+   * Queues the update with the round's gradients. The state before it stays where a version has it. In a stream, what
+   * it makes is kept as the version after the round.
    */
   update(options: UpdateOptions, round?: number): void;
 }
