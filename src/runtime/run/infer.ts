@@ -10,12 +10,13 @@ import { type CutTensor, type LayerSequence, layers } from '../../graph/layers.t
 import { checkProgram } from '../../schedule/check.ts';
 import { program } from '../../schedule/generate.ts';
 import { inferenceSchedule } from '../../schedule/schedules.ts';
-import type { CoordinatorEnd, CoordinatorOptions, WeightSource } from '../coordinator/options.ts';
+import type { CoordinatorEnd, CoordinatorOptions } from '../coordinator/options.ts';
 import type { Observer, RunEvent } from '../protocol/events.ts';
 import { profilePoints } from '../protocol/profile-points.ts';
 import type { RunSubject } from '../protocol/run-subject.ts';
 import type { TrainingSpec } from '../protocol/training-spec.ts';
 import { evenPlan, evenPlanner, type RoundSize } from './even-plan.ts';
+import { graphWeights } from './graph-weights.ts';
 import type { InferenceRounds } from './inference-rounds.ts';
 import type { ClusterOptions, SessionHost } from './session.ts';
 import { checkBatchesFirst } from './subject.ts';
@@ -112,26 +113,6 @@ function subjectOf({ model, sequence, settings }: PreparedInference): RunSubject
   };
 }
 
-/** Weights from the graph's tensors, which may be read from a file only when their elements are looked at. */
-function weightsOf({ graph, layers: all }: LayerSequence): WeightSource {
-  const named = ([first, end]: readonly [number, number]): (readonly ['parameter' | 'buffer', string])[] =>
-    all
-      .slice(first, end)
-      .flatMap(({ parameters, buffers }) => [
-        ...parameters.map((name) => ['parameter', name] as const),
-        ...buffers.map((name) => ['buffer', name] as const),
-      ]);
-  return {
-    count: (range) => named(range).length,
-    *entries(range) {
-      for (const [role, name] of named(range)) {
-        const value = graph.initializers.get(name);
-        if (value !== undefined) yield { role, name, value };
-      }
-    },
-  };
-}
-
 /** Answers what is submitted to `rounds` until their end. Throws RunError when the run fails. */
 export async function inferOn(
   host: Pick<SessionHost, 'runCluster'>,
@@ -177,7 +158,7 @@ function coordinatorOptions(
   };
   return {
     subject: subjectOf(run),
-    weights: weightsOf(sequence),
+    weights: graphWeights(sequence),
     onReady: (offer) => rounds.begin(offer),
     plan: planned,
     ...(plan === undefined ? {} : { givenPlan: plan }),

@@ -80,7 +80,7 @@ async function npyStream(name: string, stream: AsyncIterable<Uint8Array>): Promi
   const empty: Tensor = { type: layout.type, shape: layout.shape, data: viewBytes(layout.type, new Uint8Array(0)) };
   const head: Dataset = {
     ...{ name, sampleCount, inputs: [inputField('input', empty, name)] },
-    labels: labelField(wrap('int64', [sampleCount], new BigInt64Array(0)), name),
+    labels: labelField({ type: 'int64', shape: [sampleCount], data: new BigInt64Array(0) }, name),
   };
   return {
     ...{ name, sampleCount, hasLabels: false, head },
