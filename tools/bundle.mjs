@@ -17,6 +17,7 @@ const threads = [
   'engine/node/compute-thread-entry',
   'runtime/host/stages-ahead-entry',
   'runtime/host/profile-apart-entry',
+  'storage/node/pictures/decode-thread-entry',
 ];
 const own = at('src');
 
@@ -42,7 +43,7 @@ const options = {
   platform: 'node',
   target: 'node20',
   // Packages that are loaded only when they are needed; some look for files of their own.
-  external: ['onnxruntime-*', 'mnist', 'bonjour-service', '@peculiar/x509', 'reflect-metadata'],
+  external: ['onnxruntime-*', 'sharp', '@huggingface/*', 'hyparquet*', 'mnist', 'bonjour-service', '@peculiar/x509', 'reflect-metadata'],
   logLevel: 'warning',
 };
 

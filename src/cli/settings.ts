@@ -12,6 +12,7 @@ import { autoSchedule, type TrainSettings } from '../runtime/run/settings.ts';
 import { scheduleNames } from '../schedule/schedules.ts';
 import { lossKinds } from '../training/losses.ts';
 import { checkStrict } from './check-strict.ts';
+import { dataRows } from './data-setting-rows.ts';
 import { checkMode, modeSettings } from './mode-settings.ts';
 import {
   amount,
@@ -33,14 +34,7 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     schema: text,
     isRequired: true,
   },
-  data: {
-    argument: 'SPEC',
-    description:
-      'mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | csv:FILE | cifar10:DIR | tokens:FILE | ' +
-      'synthetic:SHAPE | synthetic-tokens:LENGTH:VOCABULARY',
-    schema: text,
-    isRequired: true,
-  },
+  ...dataRows,
   inputShape: {
     argument: 'NAME=SHAPE',
     description:
@@ -55,11 +49,6 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     schema: numeric(
       z.number().int('must be a whole number').min(2, 'must be at least 2').max(1e6, 'must be at most 1e6'),
     ),
-  },
-  evalData: {
-    argument: 'SPEC',
-    description: 'data to test on (default: the test part of --data, if it has one)',
-    schema: text,
   },
   evalEvery: {
     argument: 'N',
@@ -376,6 +365,11 @@ function checked(settings: TrainSettings): TrainSettings {
     throw new InputError(
       `--ignore-label ${settings.ignoreLabel} does not go with --loss mse, whose targets are numbers: ` +
         'leave such samples out of the data.',
+    );
+  const softens = settings.mixup > 0 ? 'mixup' : settings.labelSmoothing > 0 ? 'label-smoothing' : undefined;
+  if (softens !== undefined && settings.loss !== 'cross-entropy')
+    throw new InputError(
+      `--${softens} spreads labels over classes, and --loss ${settings.loss} has none: leave it out.`,
     );
   if (settings.nesterov && (settings.optimizer !== 'sgd' || settings.momentum === 0)) {
     throw new InputError('--nesterov needs --optimizer sgd and a --momentum above 0.');

@@ -1,7 +1,7 @@
 // The table of planners: name → function from a question to an answer. `plan` (plan.ts) is the entry point.
 
 import { InputError } from '../errors.ts';
-import { type ScheduleName, schedules } from '../schedule/schedules.ts';
+import { type ScheduleName, scheduleNames, schedules } from '../schedule/schedules.ts';
 import { roughSearch, search } from './asteroid.ts';
 import { dapple, ftpipehd, gpipe, type Layouts, pipedream } from './baselines.ts';
 import { best } from './best.ts';
@@ -197,7 +197,10 @@ function* virtualWorkers(question: Question, options: PlannerOptions): Steps<Ans
 
 function* exhaustive(asked: Question, options: PlannerOptions): Steps<Answer> {
   const question = recomputing(asked);
-  const problems = problemsOf(question, Object.values(schedules));
+  const problems = problemsOf(
+    question,
+    scheduleNames.map((name) => schedules[name]),
+  );
   const count = problems.reduce((sum, { problem }) => sum + pipelineCount(problem), 0);
   if (count > exhaustiveLimit)
     throw new InputError(

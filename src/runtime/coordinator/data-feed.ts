@@ -17,7 +17,7 @@ interface Delivery {
 }
 
 export interface DataFeedOptions {
-  batch(round: number): FedBatch;
+  batch(round: number): FedBatch | Promise<FedBatch>;
   /** Resolves when more may be sent: where a link is full, it waits. */
   send(device: string, frame: Frame): Promise<void>;
   /** No batch can be had. */
@@ -64,7 +64,9 @@ export class DataFeed {
 
   async #send(round: number, epoch: number, deliveries: readonly Delivery[] | undefined): Promise<void> {
     if (deliveries === undefined || this.#deliveries !== deliveries) return;
-    const { inputs, labels } = this.#options.batch(round);
+    const given = this.#options.batch(round);
+    const { inputs, labels } = given instanceof Promise ? await given : given;
+    if (this.#deliveries !== deliveries) return;
     const sampleCount = inputs[0]?.shape[0] as number;
     const rest = sampleCount === this.#wholeCount ? undefined : this.#programFor?.(sampleCount);
     const due = rest === undefined ? deliveries : deliveriesOf(rest);

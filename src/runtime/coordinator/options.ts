@@ -22,7 +22,8 @@ export type FedBatch = Pick<Batch, 'inputs'> & Partial<Pick<Batch, 'labels'>>;
 export interface RunHooks {
   /** The outputs of a round that only infers, once each, in the order of rounds. Absent: the run trains. */
   onResults?(round: number, outputs: readonly Tensor[]): void;
-  batch(round: number): FedBatch;
+  /** A promise where samples are read, which takes its time. */
+  batch(round: number): FedBatch | Promise<FedBatch>;
   observe(event: RunEvent): void;
   onCommitted(
     round: number,

@@ -47,6 +47,8 @@ export interface DelayedRun {
   readonly aggregateEvery?: number;
   /** Default: none. */
   readonly correction?: StalenessCorrection;
+  /** Once it is aborted, no further round begins. */
+  readonly signal?: AbortSignal;
 }
 
 /** What came of a delayed run. */
@@ -56,11 +58,12 @@ export interface DelayedResult {
   readonly state: RunState;
 }
 
-/** Runs all rounds. */
+/** Runs all rounds, or those before `signal` aborts. */
 export async function trainDelayed(engine: Engine, run: DelayedRun): Promise<DelayedResult> {
   const training = await DelayedTraining.create(engine, run);
   const losses: number[] = [];
-  for (let round = run.config.firstRound; round < run.config.endRound; round++)
+  const { firstRound, endRound } = run.config;
+  for (let round = firstRound; round < endRound && run.signal?.aborted !== true; round++)
     losses.push((await training.next()).loss);
   const state = await training.state();
   training.dispose();

@@ -2,8 +2,11 @@
 // (cli/settings.ts).
 
 import type { RunningVariance } from '../../graph/graph.ts';
+import type { NoiseKind } from '../../noise.ts';
 import type { CompressMode } from '../../planner/compress.ts';
+import type { DataSettings } from '../../training/data/data-settings.ts';
 import type { LossKind } from '../../training/losses.ts';
+import type { StalenessCorrection } from '../../training/staleness.ts';
 import type { Thoroughness } from '../protocol/profile-points.ts';
 
 /** Leaves the schedule to the planner. */
@@ -14,13 +17,8 @@ export const trainModes = ['sync', 'async', 'forward-gradient'] as const;
 
 export type TrainMode = (typeof trainModes)[number];
 
-/** What makes up for weights that lag behind. */
-export const stalenessCorrections = ['none', 'predict', 'nesterov'] as const;
-
-export type StalenessCorrection = (typeof stalenessCorrections)[number];
-
 /** All settings with their effective values. Absent ones have no default. */
-export interface TrainSettings {
+export interface TrainSettings extends DataSettings {
   readonly model: string;
   /** Sizes of inputs that the model leaves open, as `x=N,3,224,224`. */
   readonly inputShape: readonly string[];
@@ -72,7 +70,12 @@ export interface TrainSettings {
    * K of FTPipeHD's weight aggregation: a stage with n versions averages them every K · n updates; 0: never.
    */
   readonly aggregate: number;
+  /** Of an asynchronous run: what makes up for weights that lag behind. */
   readonly stalenessCorrection: StalenessCorrection;
+  /** Of forward gradients: directions of a round, how they are drawn, and `PATTERN=ALPHA[:EPOCHS]` that scale them. */
+  readonly tangents: number;
+  readonly tangent: NoiseKind;
+  readonly tangentScale: readonly string[];
   /** What may travel in fewer bits over links, of a plan that is made here. */
   readonly compress: CompressMode;
   /** Every device computes, even where fewer would be faster. */

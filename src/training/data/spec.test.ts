@@ -26,7 +26,7 @@ test('every form is accepted', () => {
       { kind: 'mnist' },
       { kind: 'cifar10', folder: '/data/c' },
       { kind: 'idx', folder: 'C:\\data' },
-      { kind: 'images', folder: 'x' },
+      { kind: 'images', path: 'x' },
       { kind: 'npy', inputs: 'x.npy', labels: 'dir/y.npy' },
       { kind: 'npz', file: 'x.npz' },
       { kind: 'csv', file: 't.csv' },

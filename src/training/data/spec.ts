@@ -11,7 +11,7 @@ export type DataSpec =
   | { readonly kind: 'mnist' }
   | { readonly kind: 'cifar10'; readonly folder: string }
   | { readonly kind: 'idx'; readonly folder: string }
-  | { readonly kind: 'images'; readonly folder: string }
+  | { readonly kind: 'images'; readonly path: string }
   | { readonly kind: 'npy'; readonly inputs: string; readonly labels: string }
   | { readonly kind: 'npz'; readonly file: string }
   | { readonly kind: 'csv'; readonly file: string; readonly labelColumn?: string }
@@ -24,7 +24,7 @@ export const dataSpecForms: readonly string[] = [
   'mnist',
   'cifar10:DIR',
   'idx:DIR',
-  'images:DIR',
+  'images:DIR|FILE',
   'npy:INPUTS,LABELS',
   'npz:FILE',
   'csv:FILE[,LABELCOLUMN]',
@@ -44,9 +44,11 @@ export function parseDataSpec(text: string): DataSpec {
       return { kind };
     case 'cifar10':
     case 'idx':
-    case 'images':
       if (rest === '') throw wrongSpec(text, `the folder is missing`);
       return { kind, folder: rest };
+    case 'images':
+      if (rest === '') throw wrongSpec(text, 'the folder is missing');
+      return { kind, path: rest };
     case 'npy': {
       const [inputs, labels] = pair(text, rest, 'the two files, inputs and labels, are needed');
       if (labels === undefined) throw wrongSpec(text, 'the two files, inputs and labels, are needed');
