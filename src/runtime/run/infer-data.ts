@@ -1,5 +1,5 @@
-// A data set through a pipeline: batches are submitted as long as few are in flight, outputs are handed on in order, and
-// what they say of the run is counted: samples a second, how long each took, right answers where there are labels.
+// A data set through a pipeline: batches are submitted as long as few are in flight, outputs are handed on in order,
+// and what they say of the run is counted: samples a second, how long each took, right answers where there are labels.
 
 import type { Clock } from '../../clock.ts';
 import type { CutTensor } from '../../graph/layers.ts';
