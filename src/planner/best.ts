@@ -177,7 +177,7 @@ function* tryOrders(state: State, problems: readonly { readonly problem: Problem
  * links; without the slowest devices; and kind by kind in every order. Orders that differ only in identical devices
  * appear once.
  */
-function ordersOf({ available, classes, profile, table }: Problem): number[][] {
+export function ordersOf({ available, classes, profile, table }: Problem): number[][] {
   const speed = available.map(({ classIndex }) => -(classes[classIndex]?.forward[0]?.[profile.layers.length] ?? 0));
   const indices = available.map((_, index) => index);
   const sorted = (key: (index: number) => number): number[] => [...indices].sort((a, b) => key(b) - key(a) || a - b);
@@ -211,7 +211,7 @@ function ordersOf({ available, classes, profile, table }: Problem): number[][] {
   return firstOfEach(orders, (order) => order.map(likeness).join()).map((order) => order.map(place));
 }
 
-function permutations<Each>(all: readonly Each[]): Each[][] {
+export function permutations<Each>(all: readonly Each[]): Each[][] {
   if (all.length === 0) return [[]];
   return all.flatMap((first, index) => permutations(all.toSpliced(index, 1)).map((rest) => [first, ...rest]));
 }
