@@ -155,6 +155,9 @@ export interface Plan {
     readonly roundMs: number;
     readonly samplesPerS: number;
     readonly lowerBoundMs?: number;
+    /** Of a plan of inference: a micro-batch alone in the pipeline, and what no plan stays below. */
+    readonly latencyMs?: number;
+    readonly latencyBoundMs?: number;
     readonly peakMemoryMiB: Readonly<Record<string, number>>;
   };
 }
