@@ -98,14 +98,11 @@ function forwardTimes(times: DeviceTimes, frozenCount: number): DeviceTimes {
  */
 function withTangentMemory(profile: Profile, tangentCount: number, optimizerState: OptimizerState): Profile {
   const layers = profile.layers.map((layer): LayerProfile => {
-    const { recomputed: _, runtimeBytes = 0, frozenBytes = 0, ...rest } = layer;
+    const { recomputed: _, frozenBytes = 0, ...rest } = layer;
     const trainedBytes = layer.weightBytes - frozenBytes;
-    // Of eq. 3's two copies, one is the gradient: not beside the directions.
+    // Of eq. 3's two copies, one is the gradient, which is not there beside the directions: it stands for the version.
     const more = (tangentCount + optimizerState) * trainedBytes;
-    return { ...rest, frozenBytes, savedBytes: 0, runtimeBytes: Math.max(runtimeBytes, sessionBytes) + more };
+    return { ...rest, weightBytes: layer.weightBytes + more, frozenBytes: frozenBytes + more, savedBytes: 0 };
   });
   return { ...profile, layers };
 }
-
-/** Sessions of a layer's passes and its update (runtime/device/memory-need.ts). */
-const sessionBytes = 2 ** 19;
