@@ -57,6 +57,11 @@ export const dataRows: Readonly<Record<keyof DataSettings | 'data' | 'evalData',
     schema: below1,
     default: defaultDataSettings.labelSmoothing,
   },
+  classWeights: {
+    argument: 'LIST',
+    description: 'what samples of each class count: numbers with commas, or balanced: rare classes count more',
+    schema: text,
+  },
   onBadFile: {
     argument: 'refuse|skip',
     description: 'what to do about a file that cannot be read',

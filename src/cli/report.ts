@@ -7,6 +7,7 @@ import { processMiBOf } from '../cluster/memory.ts';
 import { elementCount } from '../graph/tensor.ts';
 import type { Observer, RunEvent } from '../runtime/protocol/events.ts';
 import type { PreparedRun } from '../runtime/run/prepare.ts';
+import { describeDataset } from '../training/data/describe.ts';
 import { roundsPerEpoch } from '../training/data/order.ts';
 import { Progress } from './progress.ts';
 import { bandwidth, bar, command, counted, duration, grouped, labelWidth, memory, type Terminal } from './terminal.ts';
@@ -46,6 +47,8 @@ export function describeRun(
   );
   const tested = test === undefined ? '' : `, ${grouped(test.sampleCount)} others to test`;
   terminal.section('Data', `${dataset.name}: ${grouped(dataset.sampleCount)} samples to train${tested}`);
+  if (dataset.classNames !== undefined || dataset.preparation !== undefined)
+    for (const line of describeDataset(dataset)) terminal.section('', line);
   const from = machine.firstRound > 0 ? `, from round ${machine.firstRound}` : '';
   const { restSize = 0 } = order;
   const last =

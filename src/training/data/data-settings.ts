@@ -14,6 +14,8 @@ export interface DataSettings {
   readonly mixup: number;
   /** The fraction of each label that is spread over all classes. */
   readonly labelSmoothing: number;
+  /** What samples of each class count: numbers with commas, or "balanced". */
+  readonly classWeights?: string;
   readonly onBadFile: (typeof badFileChoices)[number];
   /** The fraction of samples to test on, where the data have no test part of their own. */
   readonly evalSplit: number;
