@@ -50,7 +50,7 @@ test('folders train and val are the parts, with the class numbers of train', asy
   );
 });
 
-test('samples are functions of seed, epoch and index, whatever threads and cache; tests are not augmented', async () => {
+test('samples are functions of seed, epoch and index, not of threads and cache; tests are not augmented', async () => {
   const augment = 'random-resized-crop,flip,trivial-augment,color-jitter';
   const indices = Uint32Array.of(4, 17, 4);
   const read = async (settings: Partial<DataSettings>, epoch?: number): Promise<readonly number[]> => {
@@ -68,7 +68,7 @@ test('samples are functions of seed, epoch and index, whatever threads and cache
   assert.deepEqual(await read({}), await read({ augment: 'flip' }));
 });
 
-test('a damaged file is refused or skipped: found at the start or, where its middle is damaged, when decoded', async () => {
+test('a damaged file is refused or skipped, at the start or, damaged in its middle, when it is decoded', async () => {
   const damaged = join(root, 'damaged');
   await writePictures(damaged, classes, 3);
   const bytes = await readFile(join(damaged, 'red', '1.jpg'));
