@@ -97,9 +97,8 @@ export async function runIn(
 async function writeUse(folder: RunFolder, { settings, train }: PreparedRun): Promise<void> {
   const { classNames, preparation } = train;
   if (classNames !== undefined) await folder.write('labels.txt', classNames.map((name) => `${name}\n`).join(''));
-  if (classNames === undefined && preparation === undefined) return;
   const entries = useEntries({ loss: settings.loss, preparation, classNames });
-  await folder.write('data.json', JSON.stringify(Object.fromEntries(entries)));
+  if (entries.size > 0) await folder.write('data.json', JSON.stringify(Object.fromEntries(entries)));
 }
 
 /** Adds to an error what is saved and the command that resumes the run. */

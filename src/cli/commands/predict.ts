@@ -38,7 +38,8 @@ export function addPredict(program: Command): Command {
 async function predictSamples(paths: readonly string[], options: PredictCommandOptions): Promise<void> {
   const output = createOutput(options);
   const top = positive('--top', options.top);
-  if (options.model === undefined) throw new InputError('--model is missing: give the folder of a run, or an ONNX file.');
+  if (options.model === undefined)
+    throw new InputError('--model is missing: give the folder of a run, or an ONNX file.');
   if (paths.length === 0) throw new InputError('No samples are given: name the files to predict behind the flags.');
   const path = await modelPath(options.model);
   const model = await readModel(path);

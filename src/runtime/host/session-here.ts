@@ -68,6 +68,10 @@ export function evaluate(model: Graph, dataset: Dataset, options: EvaluateOption
 }
 
 /** What a model says of samples, in order: see `predictOn`. Throws InputError where they do not fit. */
-export function predict(model: Graph, dataset: Dataset, options: PredictOptions): Promise<readonly (readonly number[])[]> {
+export function predict(
+  model: Graph,
+  dataset: Dataset,
+  options: PredictOptions,
+): Promise<readonly (readonly number[])[]> {
   return predictOn(createComputeThread, model, dataset, options);
 }

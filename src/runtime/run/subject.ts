@@ -95,8 +95,8 @@ export function withSoftening(dataset: Dataset, sequence: LayerSequence, task: S
   const { values, type, ignored } = dataset.labels;
   if (loss !== 'cross-entropy' || values.shape.length !== 1 || type !== 'int64' || ignored !== undefined)
     throw new InputError(
-      `--${mixup > 0 ? 'mixup' : labelSmoothing > 0 ? 'label-smoothing' : 'class-weights'} takes data with one class for each sample and --loss ` +
-        'cross-entropy: leave it out.',
+      `--${mixup > 0 ? 'mixup' : labelSmoothing > 0 ? 'label-smoothing' : 'class-weights'} takes data with one class ` +
+        'for each sample and --loss cross-entropy: leave it out.',
     );
   const classCount = elementCount(outputOf(sequence).shape.slice(1) as number[]);
   const softening = { classCount, labelSmoothing, mixup, seed };

@@ -21,7 +21,9 @@ const shownClassCount = 8;
 
 /** Lines that describe a data set, the first without its name. */
 export function describeDataset(dataset: Dataset): readonly string[] {
-  const shapes = dataset.inputs.map(({ name, values, type }) => `${name} ${type} [${values.shape.slice(1).join(', ')}]`);
+  const shapes = dataset.inputs.map(
+    ({ name, values, type }) => `${name} ${type} [${values.shape.slice(1).join(', ')}]`,
+  );
   const lines = [shapes.join(', ')];
   const counts = classCounts(dataset);
   if (counts === undefined) return lines;

@@ -4,12 +4,16 @@
 import { z } from 'zod';
 import { type LossKind, lossKinds } from '../losses.ts';
 import { type PictureForm, pictureFormSchema } from './pictures/picture-form.ts';
+import { type TableForm, tableFormSchema } from './tables/table-form.ts';
 
 /** How samples were made of files. */
-export type Preparation = { readonly kind: 'pictures'; readonly form: PictureForm };
+export type Preparation =
+  | { readonly kind: 'pictures'; readonly form: PictureForm }
+  | { readonly kind: 'table'; readonly form: TableForm };
 
 const preparationSchema: z.ZodType<Preparation> = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('pictures'), form: pictureFormSchema }),
+  z.object({ kind: z.literal('table'), form: tableFormSchema }),
 ]);
 
 /** What the user of a trained model needs to know. */
@@ -30,8 +34,9 @@ const useKey = 'asteroid.use';
 /** The key by which Ultralytics and tools that read its models find the classes: {"0": "cat", …}. */
 const namesKey = 'names';
 
-/** The entries of an ONNX file's metadata. */
+/** The entries of an ONNX file's metadata; none where only the loss is known. */
 export function useEntries({ loss, preparation, classNames }: ModelUse): ReadonlyMap<string, string> {
+  if (preparation === undefined && classNames === undefined) return new Map();
   const use = preparation === undefined ? { loss } : { loss, preparation };
   const entries = new Map([[useKey, JSON.stringify(use)]]);
   if (classNames !== undefined) entries.set(namesKey, JSON.stringify(Object.fromEntries(classNames.entries())));
