@@ -5,7 +5,14 @@ import { createReadStream } from 'node:fs';
 import { InputError } from '../../errors.ts';
 import { elementBytes, elementCount, type Tensor, viewBytes, wrap } from '../../graph/tensor.ts';
 import { batchOf } from '../../training/data/batch.ts';
-import { type Batch, createDataset, type Dataset, gather, inputField, labelField } from '../../training/data/dataset.ts';
+import {
+  type Batch,
+  createDataset,
+  type Dataset,
+  gather,
+  inputField,
+  labelField,
+} from '../../training/data/dataset.ts';
 import { longestNpyHeader, type NpyLayout, readNpyLayout } from '../../training/data/npy.ts';
 import { readNpz } from '../../training/data/npz.ts';
 import { readError } from '../disk.ts';
