@@ -10,6 +10,7 @@ import { readModel } from '../../runtime/host/models.ts';
 import { predict } from '../../runtime/host/session-here.ts';
 import { loadSamples } from '../../storage/node/samples.ts';
 import { type ModelUse, readUse } from '../../training/data/preparation.ts';
+import { isNumberLoss } from '../../training/losses.ts';
 import { engineName, positive } from '../flag-values.ts';
 import { createOutput, type Output } from '../output.ts';
 
@@ -79,7 +80,7 @@ function show(
   { use, top, output }: { readonly use: ModelUse; readonly top: number; readonly output: Output },
 ): void {
   const { loss, classNames = [] } = use;
-  if (loss === 'mse') {
+  if (isNumberLoss(loss)) {
     output.json({ sample: name, values: outputs });
     if (!output.isJson) output.terminal.print(`${name}  ${outputs.map((value) => value.toPrecision(6)).join(', ')}`);
     return;
