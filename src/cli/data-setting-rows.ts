@@ -12,8 +12,8 @@ export const dataRows: Readonly<Record<keyof DataSettings | 'data' | 'evalData',
   data: {
     argument: 'SPEC',
     description:
-      'images:DIR | table:FILE | mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | csv:FILE | cifar10:DIR | tokens:FILE | ' +
-      'synthetic:SHAPE | synthetic-tokens:LENGTH:VOCABULARY',
+      'images:DIR | table:FILE | mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | csv:FILE | cifar10:DIR | ' +
+      'tokens:FILE | synthetic:SHAPE | synthetic-tokens:LENGTH:VOCABULARY',
     schema: text,
     isRequired: true,
   },

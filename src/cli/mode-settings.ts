@@ -2,18 +2,29 @@
 
 import { z } from 'zod';
 import { InputError } from '../errors.ts';
+import { noiseKinds } from '../noise.ts';
+import { tangentLimit } from '../runtime/protocol/training-spec.ts';
 import { type TrainSettings, trainModes } from '../runtime/run/settings.ts';
 import { checkCorrection, stalenessCorrections } from '../training/staleness.ts';
-import { type Setting, toggle, wholeOrZero } from './setting-values.ts';
+import { numeric, type Setting, text, toggle, wholeOrZero } from './setting-values.ts';
 
-type ModeSetting = 'mode' | 'staleness' | 'verticalSync' | 'aggregate' | 'stalenessCorrection';
+type ModeSetting =
+  | 'mode'
+  | 'staleness'
+  | 'verticalSync'
+  | 'aggregate'
+  | 'stalenessCorrection'
+  | 'tangents'
+  | 'tangent'
+  | 'tangentScale';
 
 export const modeSettings: Readonly<Record<ModeSetting, Setting>> = {
   mode: {
     argument: 'NAME',
     description:
       'sync: rounds follow each other (default) | async: rounds overlap, no device waits, and weights lag behind ' +
-      '(FTPipeHD, PipeDream) | forward-gradient',
+      '(FTPipeHD, PipeDream) | forward-gradient: no backward passes, nothing is kept, gradients are estimated along ' +
+      'random directions (AsyncFGD)',
     schema: z.enum(trainModes),
   },
   staleness: {
@@ -39,13 +50,39 @@ export const modeSettings: Readonly<Record<ModeSetting, Setting>> = {
     schema: z.enum(stalenessCorrections),
     default: 'none',
   },
+  tangents: {
+    argument: 'N',
+    description: 'forward-gradient: random directions of an update, whose estimates are averaged',
+    schema: numeric(
+      z
+        .number()
+        .int('must be a whole number')
+        .min(1, 'must be at least 1')
+        .max(tangentLimit, `must be at most ${tangentLimit}`),
+    ),
+    default: 1,
+  },
+  tangent: {
+    argument: 'NAME',
+    description: `forward-gradient: how directions are drawn: ${noiseKinds.join(' | ')}`,
+    schema: z.enum(noiseKinds),
+    default: 'rademacher',
+  },
+  tangentScale: {
+    argument: 'PATTERN=ALPHA[:EPOCHS]',
+    description:
+      'forward-gradient: the factor of the directions of parameters ("*.bias=0.1:20"), growing from 0 over so many ' +
+      'epochs; 0 freezes; may be repeated',
+    schema: z.array(text),
+    default: [],
+    isList: true,
+  },
 };
 
 /** Settings that do not go together, or with the mode. Throws InputError. */
 export function checkMode(settings: TrainSettings): void {
   const { mode, plan, staleness, verticalSync, aggregate, stalenessCorrection } = settings;
-  if (mode === 'async' || mode === 'forward-gradient')
-    throw new InputError(`--mode ${mode} does not run yet; use sync.`);
+  if (mode === 'async') throw new InputError(`--mode ${mode} does not run yet; use sync.`);
   const ofStream = [
     [staleness !== undefined, '--staleness'],
     [!verticalSync, '--no-vertical-sync'],

@@ -12,9 +12,9 @@ import { recordRun } from '../runtime/run/record.ts';
 import type { SessionResult } from '../runtime/run/session.ts';
 import type { RunFolder } from '../storage/run-folder.ts';
 import { useEntries } from '../training/data/preparation.ts';
+import { describeRun } from './describe-run.ts';
 import { makeRunFolder } from './new-folder.ts';
 import { interruptedExitCode, type Output } from './output.ts';
-import { describeRun } from './report.ts';
 import { settingsDocument } from './settings.ts';
 import { command, counted, duration, type Terminal } from './terminal.ts';
 

@@ -62,6 +62,7 @@ export function deviceTimesSchema({ milliseconds }: Limits): z.ZodType<DeviceTim
       backwardMs: table,
       backwardInputMs: table.exactOptional(),
       backwardWeightMs: table.exactOptional(),
+      tangentMs: table.exactOptional(),
       updateMs: row.exactOptional(),
       ...overheadSchema(table, milliseconds),
     },
@@ -110,6 +111,7 @@ export interface LayoutShape {
   readonly stages: z.ZodArray<z.ZodType<StagePlan>>;
   readonly forwardOnlyLayers: z.ZodExactOptional<z.ZodNumber>;
   readonly staleness: z.ZodExactOptional<z.ZodArray<z.ZodNumber>>;
+  readonly tangentCount: z.ZodExactOptional<z.ZodNumber>;
   readonly compression: z.ZodExactOptional<z.ZodType<Compression>>;
 }
 
@@ -123,6 +125,7 @@ export function layoutShape(limits: Limits): LayoutShape {
     stages: filledList(stageSchema(limits), 'stages'),
     forwardOnlyLayers: whole(0, 'leading layers that are not trained').exactOptional(),
     staleness: list(whole(0, "rounds by which a stage's weights lag"), 'rounds, one for each stage').exactOptional(),
+    tangentCount: size('tangents of a round').exactOptional(),
     compression: compressionSchema.exactOptional(),
   };
 }

@@ -173,6 +173,8 @@ const planSchema = z.object(
         roundMs: z.number(),
         samplesPerS: z.number(),
         lowerBoundMs: z.number().exactOptional(),
+        latencyMs: z.number().exactOptional(),
+        latencyBoundMs: z.number().exactOptional(),
         peakMemoryMiB: z.record(z.string(), z.number()),
       })
       .optional()

@@ -41,9 +41,12 @@ function checkAllDone(device: DeviceProgram, checked: Checked, done: ReadonlySet
       has('forward') !== idle,
       `${name} ${idle ? 'has no samples but runs' : 'never runs'} the forward of ${what}`,
     );
-    const backward = has('backward-weight');
+    const backward = has(checked.gradients === 'backward' ? 'backward-weight' : 'tangent');
     const why = idle ? 'has no samples but runs' : 'has nothing to train but runs';
-    assert(backward === (!idle && !forwardOnly), `${name} ${backward ? why : 'never runs'} the backward of ${what}`);
+    assert(
+      backward === (!idle && !forwardOnly),
+      `${name} ${backward ? why : 'never runs'} the ${checked.gradients} of ${what}`,
+    );
   }
 }
 

@@ -51,9 +51,9 @@ function checkAllSent(
   sent: ReadonlyMap<string, readonly SampleRange[]>,
 ): void {
   const name = title(device);
-  const isGradientWanted = device.layers[0] > checked.forwardOnlyLayers;
+  const isGradientWanted = checked.gradients === 'backward' && device.layers[0] > checked.forwardOnlyLayers;
   for (const payload of ['activation', 'gradient'] as const) {
-    const taker = device.stage - payloads[payload].from;
+    const taker = device.stage + (payload === 'activation' ? 1 : -1);
     if (taker < 0 || taker >= checked.stageCount) continue;
     const isWanted = payload !== 'gradient' || isGradientWanted;
     for (let at = 0; at < checked.microBatchCount; at++) {
@@ -100,8 +100,9 @@ function checkEnds(
     return;
   }
   const other = owners.get(end);
-  const stage = device.stage + (isReceive ? from : -from);
   assert(other !== undefined, `${name} exchanges ${what}, which has no program`);
+  if (from === 'last') return; // check-derivatives.ts
+  const stage = device.stage + (isReceive ? from : -from);
   assert(other.stage === stage, `${name} exchanges ${what}, which is not in stage ${stage}`);
   const owned = [device, other].every((owner) => {
     const samples = samplesAt(owner, checked, step.microBatch);

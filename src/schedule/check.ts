@@ -6,6 +6,7 @@
 
 import { assert, defined } from '../assert.ts';
 import type { PlanLayout } from '../cluster/cluster.ts';
+import { checkDerivatives } from './check-derivatives.ts';
 import { checkOrder, checkResults, checkUpdates } from './check-passes.ts';
 import { type Checked, rangeName, tile, title } from './check-shared.ts';
 import { checkMatching, checkPieces, checkProgress } from './check-transfers.ts';
@@ -39,6 +40,7 @@ export function checkProgram(program: Program, plan: PlanLayout): void {
       instructions.some((step) => step.kind === 'receive' && step.from === null),
     ),
     trains: scheduleOf(plan.schedule).trains,
+    gradients: scheduleOf(plan.schedule).gradients,
     forwardOnlyLayers: forwardOnlyLayersOf(plan),
   };
   const owners = new Map(checked.devices.map((device) => [device.device, device]));
@@ -47,8 +49,9 @@ export function checkProgram(program: Program, plan: PlanLayout): void {
     checkOrder(device, checked, limitOf(plan, stage, checked));
     checkPieces(device, checked, owners);
     checkResults(device, checked);
-    if (checked.trains)
-      checkUpdates(device, checked, isForwardOnly(plan, stage) ? [] : (plan.stages[stage]?.devices ?? []));
+    const isReduced = checked.gradients === 'backward' && !isForwardOnly(plan, stage);
+    if (checked.trains) checkUpdates(device, checked, isReduced ? (plan.stages[stage]?.devices ?? []) : []);
+    checkDerivatives(device, checked);
   }
   checkReductions(checked);
   checkMatching(checked);

@@ -293,7 +293,8 @@ test('an unknown schedule and an inFlight that grows are refused in one sentence
   assert.throws(
     () => program({ ...shares, schedule: 'zigzag' }),
     new InputError(
-      'There is no schedule "zigzag"; use one of 1f1b, gpipe, zb-h1, 1f1b-overlap, zb-h1-overlap, async, inference.',
+      'There is no schedule "zigzag"; use one of 1f1b, gpipe, zb-h1, 1f1b-overlap, zb-h1-overlap, async, ' +
+        'forward-gradient, inference.',
     ),
   );
   const plan = straightPlan('1f1b', 2, 4);

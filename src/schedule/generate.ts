@@ -78,10 +78,17 @@ function ordersOf(plan: PlanLayout): readonly (readonly Pass[])[] {
   const schedule = scheduleOf(plan.schedule);
   return plan.stages.map((_, stage) => {
     const pace = paceOf(plan, stage, schedule);
-    checkAhead(plan, stage, pace.ahead);
+    if (schedule.gradients === 'backward') checkAhead(plan, stage, pace.ahead);
     const order = schedule.passes(plan.microBatchCount, pace);
-    return isForwardOnly(plan, stage) ? order.filter(({ kind }) => passes[kind].needs.length === 0) : order;
+    return isForwardOnly(plan, stage) ? forwardsOf(order) : order;
   });
+}
+
+/** What is left of a stage's passes where nothing is trained. */
+function forwardsOf(order: readonly Pass[]): readonly Pass[] {
+  return order
+    .filter(({ kind }) => passes[kind].needs.length === 0)
+    .map((pass) => ({ ...pass, kind: 'forward' as const }));
 }
 
 /**
@@ -141,9 +148,10 @@ function instructionsOf(
 ): Instruction[] {
   const bordersAt = ({ microBatch }: Pass): Borders => (microBatch === plan.microBatchCount - 1 ? ofLast : usual);
   const group = plan.stages[stage]?.devices ?? [];
-  const { isStream, overlapsAllReduce, trains } = scheduleOf(plan.schedule);
   const encoding = encoded(plan.compression?.allReduce);
-  const isReduced = group.length > 1 && !isForwardOnly(plan, stage);
+  const { isStream, overlapsAllReduce, gradients, trains } = scheduleOf(plan.schedule);
+  // Members of a group draw equal tangents, and all get the derivatives of all.
+  const isReduced = group.length > 1 && !isForwardOnly(plan, stage) && gradients === 'backward';
   const isCut = isReduced && overlapsAllReduce;
   const into: Instruction[] = [];
   const lateUpdate = isReduced && isStream ? lateUpdateOf(order, stalenessOf(plan)[stage] ?? 0) : undefined;
@@ -172,6 +180,11 @@ function instructionsOf(
       into.push({ kind: 'all-reduce', group, layers, ...encoding });
     }
   } else if (isReduced) into.push({ kind: 'all-reduce', group, ...encoding });
+  for (let microBatch = 0; microBatch < plan.microBatchCount; microBatch++) {
+    const { received } = microBatch === plan.microBatchCount - 1 ? ofLast : usual;
+    for (const { device: from, samples } of received.derivative)
+      into.push({ kind: 'receive', payload: 'derivative', microBatch, from, samples, tangents: tangentCountOf(plan) });
+  }
   if (trains) into.push({ kind: 'update' });
   return into;
 }
@@ -221,6 +234,8 @@ interface Borders {
   readonly received: Readonly<Record<Payload, readonly Piece[]>>;
   readonly sent: Readonly<Record<StagePayload, readonly Member[]>>;
   readonly encodings: Readonly<Record<StagePayload, Encoded<ActivationEncoding>>>;
+  /** Tangents that travel with what the stage before and the data's holder give, and with what this stage gives. */
+  readonly tangents: { readonly received: number; readonly sent: number };
   /** The samples whose outputs are the round's results; absent where this stage gives none. */
   readonly result?: SampleRange;
 }
@@ -245,6 +260,8 @@ function bordersOf(
   const { trains } = scheduleOf(plan.schedule);
   const taking = { stageCount: owners.length, hasFeed: feed, trains };
   const [before, after] = [pieces(member, owners[stage - 1]), pieces(member, owners[stage + 1])];
+  const isBackward = scheduleOf(plan.schedule).gradients === 'backward';
+  const givers = (owners.at(-1) ?? []).filter((other) => other.device !== member.device && !isEmpty(other));
   const fed = (payload: Payload): Piece[] =>
     isTaken(payload, stage, taking) ? [{ device: null, samples: member.samples }] : [];
   return {
@@ -252,34 +269,73 @@ function bordersOf(
       input: fed('input'),
       label: fed('label'),
       activation: before,
-      gradient: after,
+      gradient: isBackward ? after : [],
+      derivative: isBackward || isForwardOnly(plan, stage) ? [] : givers,
     },
-    sent: { activation: after, gradient: isGradientWanted(plan, stage) ? before : [] },
-    encodings: { activation: encoded(activation), gradient: encoded(gradient) },
+    sent: {
+      activation: after,
+      gradient: isBackward && isGradientWanted(plan, stage) ? before : [],
+      derivative: isBackward || stage !== owners.length - 1 ? [] : takersOf(plan, member, owners),
+    },
+    encodings: { activation: encoded(activation), gradient: encoded(gradient), derivative: {} },
+    tangents: isBackward ? noTangents : { received: tangentsAt(plan, stage), sent: tangentsAt(plan, stage + 1) },
     ...(trains || stage < owners.length - 1 ? {} : { result: member.samples }),
   };
 }
 
+const noTangents: Borders['tangents'] = { received: 0, sent: 0 };
+
+/** Tangents of a round. */
+function tangentCountOf({ tangentCount = 1 }: PlanLayout): number {
+  return tangentCount;
+}
+
+/** Tangents that cross the border before a stage: none where nothing before it is trained. */
+function tangentsAt(plan: PlanLayout, stage: number): number {
+  const isMoved = stage === plan.stages.length || (stage > 0 && !isForwardOnly(plan, stage - 1));
+  return isMoved ? tangentCountOf(plan) : 0;
+}
+
+/** All devices that update with the derivatives that a device of the last stage has. */
+function takersOf(
+  plan: PlanLayout,
+  { device: own, samples }: Member,
+  owners: readonly (readonly Member[])[],
+): Member[] {
+  const trained = owners.filter((_, stage) => !isForwardOnly(plan, stage)).flat();
+  return trained.flatMap(({ device }) => (device === own ? [] : [{ device, samples }]));
+}
+
 // A Program has thousands of these, and planners make many Programs: no field is spread that is not there.
 
-function pushReceives(into: Instruction[], pass: Pass, { received, encodings }: Borders): void {
+function pushReceives(into: Instruction[], pass: Pass, { received, encodings, tangents }: Borders): void {
   const { microBatch, round } = pass;
   for (const payload of passes[pass.kind].takes) {
     const encoding = payload === 'activation' || payload === 'gradient' ? encodings[payload].encoding : undefined;
+    const moved = payload === 'activation' ? tangents.received : 0;
     for (const { device: from, samples } of received[payload]) {
       const plain: Receive = { kind: 'receive', payload, microBatch, from, samples };
-      into.push(round === undefined && encoding === undefined ? plain : withExtras(plain, round, encoding));
+      into.push(
+        round === undefined && encoding === undefined && moved === 0
+          ? plain
+          : withExtras(plain, round, moved, encoding),
+      );
     }
   }
 }
 
-function pushSends(into: Instruction[], pass: Pass, { sent, encodings }: Borders): void {
+function pushSends(into: Instruction[], pass: Pass, { sent, encodings, tangents }: Borders): void {
   const { microBatch, round } = pass;
   for (const payload of passes[pass.kind].gives) {
     const { encoding } = encodings[payload];
+    const moved = payload === 'gradient' ? 0 : tangents.sent;
     for (const { device: to, samples } of sent[payload]) {
       const plain: Send = { kind: 'send', payload, microBatch, to, samples };
-      into.push(round === undefined && encoding === undefined ? plain : withExtras(plain, round, encoding));
+      into.push(
+        round === undefined && encoding === undefined && moved === 0
+          ? plain
+          : withExtras(plain, round, moved, encoding),
+      );
     }
   }
 }
@@ -288,13 +344,19 @@ function pushResult(into: Instruction[], { microBatch, round }: Pass, samples: S
   into.push({ kind: 'result', microBatch, samples, ...(round === undefined ? {} : { round }) });
 }
 
-/** A transfer that is of another round than the tick's, or travels encoded. */
+/** A transfer that is of another round than the tick's, takes tangents along, or travels encoded. */
 function withExtras<Transfer extends Receive | Send>(
   plain: Transfer,
   round: number | undefined,
+  tangents: number,
   encoding: ActivationEncoding | undefined,
 ): Transfer {
-  return { ...plain, ...(round === undefined ? {} : { round }), ...encoded(encoding) };
+  return {
+    ...plain,
+    ...(round === undefined ? {} : { round }),
+    ...(tangents === 0 ? {} : { tangents }),
+    ...encoded(encoding),
+  };
 }
 
 /** What each of `others` shares with `member`: [a, b) ∩ [c, d), if not empty. */

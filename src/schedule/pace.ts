@@ -24,6 +24,10 @@ export function isGradientWanted(plan: PlanLayout, stage: number): boolean {
 export function paceOf(plan: PlanLayout, stage: number, schedule: Schedule = scheduleOf(plan.schedule)): Pace {
   const { stages, microBatchCount } = plan;
   if (isForwardOnly(plan, stage) && !schedule.isStream) return { ahead: microBatchCount, delay: undefined };
+  if (schedule.gradients === 'tangent') {
+    const staleness = plan.staleness?.[stage] ?? stages.length - 1 - stage;
+    return { ahead: staleness * microBatchCount, delay: undefined };
+  }
   const planned = stages[stage]?.inFlight;
   if (schedule.isStream) {
     const kept = schedule.isInFlightFixed ? undefined : planned;

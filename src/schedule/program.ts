@@ -28,6 +28,8 @@ export interface Receive extends RoundOffset {
   readonly microBatch: number;
   readonly from: string | null;
   readonly samples: SampleRange;
+  /** Tangents of it that travel with it; of derivatives, how many there are. Absent: none. */
+  readonly tangents?: number;
   /** How it travels; absent: as it is. Of what the data feed sends, always. */
   readonly encoding?: ActivationEncoding;
 }
@@ -39,6 +41,8 @@ export interface Send extends RoundOffset {
   readonly microBatch: number;
   readonly to: string;
   readonly samples: SampleRange;
+  /** See Receive. */
+  readonly tangents?: number;
   readonly encoding?: ActivationEncoding;
 }
 
@@ -182,6 +186,9 @@ export interface ProgramEvent {
   readonly device: string;
   readonly kind: Instruction['kind'] | 'transfer';
   readonly stage: number;
+  /** Of rounds that overlap: which one. */
+  readonly round?: number;
+  /** Of its round. */
   readonly microBatch?: number;
   /** Of a piece of a backward pass, and of its AllReduce, which overlaps with computing. */
   readonly layers?: LayerRange;

@@ -29,6 +29,11 @@ export interface Schedule {
    * which versions of the weights they read. Nobody chooses such a schedule that was not asked for it.
    */
   readonly isStream: boolean;
+  /**
+   * Where gradients come from: backward passes, or tangents of forward passes, whose derivatives all devices get; then
+   * a group needs no AllReduce.
+   */
+  readonly gradients: 'backward' | 'tangent';
   /** Whether K_p is the schedule's alone; otherwise a plan may choose it. */
   readonly isInFlightFixed: boolean;
   /** Whether the backward pass is split into input and weight gradients. */
@@ -104,6 +109,7 @@ const oneForwardOneBackward: Omit<Schedule, 'name'> = {
   forwardsAhead: atMostAll((stage, stageCount) => 2 * (stageCount - stage) - 1),
   inFlight: atMostAll((stage, stageCount) => 2 * (stageCount - stage) - 1),
   isStream: false,
+  gradients: 'backward',
   isInFlightFixed: false,
   splitsBackward: false,
   overlapsAllReduce: false,
@@ -157,11 +163,34 @@ const asynchronous: Omit<Schedule, 'name'> = {
   passes: forwardsIntoNextRounds,
 };
 
+/**
+ * AsyncFGD §4: stage p runs the round that is `staleness` rounds ahead of that whose derivatives update it, P − 1 − p
+ * unless the plan says otherwise; with 0 rounds follow each other (FGD). Nothing is kept.
+ *
+ *     3 stages, M = 1
+ *     0 | T0+2 U
+ *     1 | T0+1 U
+ *     2 | T0 U
+ */
+const forwardGradient: Omit<Schedule, 'name'> = {
+  ...oneForwardOneBackward,
+  forwardsAhead: (stage, stageCount, microBatchCount) => microBatchCount * (stageCount - stage - 1),
+  inFlight: () => 1,
+  isStream: true,
+  isInFlightFixed: true,
+  gradients: 'tangent',
+  passes: (microBatchCount, { ahead }) =>
+    Array.from({ length: microBatchCount }, (_, microBatch) => {
+      const round = ahead / microBatchCount;
+      return { kind: 'tangent', microBatch, ...(round === 0 ? {} : { round }) };
+    }),
+};
+
 /** The names of the schedules whose rounds follow each other: what planners choose from. */
 export const scheduleNames = ['1f1b', 'gpipe', 'zb-h1', '1f1b-overlap', 'zb-h1-overlap'] as const;
 
 /** The names of the schedules that train in rounds which overlap. */
-export const streamScheduleNames = ['async'] as const;
+export const streamScheduleNames = ['async', 'forward-gradient'] as const;
 
 /** The schedule of a run that only infers. */
 export const inferenceSchedule = 'inference';
@@ -178,6 +207,7 @@ export const schedules: { readonly [Name in ScheduleName]: Schedule } = {
   '1f1b-overlap': { name: '1f1b-overlap', ...oneForwardOneBackward, overlapsAllReduce: true },
   'zb-h1-overlap': { name: 'zb-h1-overlap', ...zeroBubble, overlapsAllReduce: true },
   async: { name: 'async', ...asynchronous },
+  'forward-gradient': { name: 'forward-gradient', ...forwardGradient },
   inference: { name: 'inference', ...forwardsOnly },
 };
 

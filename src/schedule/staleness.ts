@@ -27,6 +27,7 @@ export function leastStaleness(plan: PlanLayout, isVerticallySynchronous = true)
 
 /** The staleness of a plan's stages: its own, or the least with vertical sync. InputError for less than it needs. */
 export function stalenessOf(plan: PlanLayout): readonly number[] {
+  if (scheduleOf(plan.schedule).gradients === 'tangent') return tangentStaleness(plan);
   const { staleness, schedule } = plan;
   if (staleness === undefined) return leastStaleness(plan);
   for (const [stage, own] of staleness.entries()) {
@@ -45,6 +46,20 @@ export function stalenessOf(plan: PlanLayout): readonly number[] {
   return staleness;
 }
 
+/** P − 1 − p, or what the plan says; a stage runs no round before the one before it has. */
+function tangentStaleness({ staleness, stages }: PlanLayout): readonly number[] {
+  const found = staleness ?? stages.map((_, stage) => stages.length - 1 - stage);
+  for (const [stage, own] of found.entries()) {
+    const before = found[stage - 1] ?? own;
+    if (own > before)
+      throw new InputError(
+        `The plan has staleness ${own} in stage ${stage}, more than the ${before} of stage ${stage - 1}, whose ` +
+          `activations would come too late; lower it to ${before}, or raise the other to ${own}.`,
+      );
+  }
+  return found;
+}
+
 /** What a person may ask of a stream's staleness. */
 export interface StalenessWish {
   /** The same in all stages. Absent: the least that the plan allows. */
@@ -58,7 +73,16 @@ export interface StalenessWish {
  * less than the plan needs.
  */
 export function withStaleness(plan: PlanLayout, { staleness, verticalSync = true }: StalenessWish): PlanLayout {
-  if (!scheduleOf(plan.schedule).isStream) return plan;
+  const { isStream, gradients } = scheduleOf(plan.schedule);
+  if (!isStream) return plan;
+  if (gradients === 'tangent') {
+    if (staleness === undefined) return { ...plan, staleness: tangentStaleness(plan) };
+    if (staleness === 0) return { ...plan, staleness: plan.stages.map(() => 0) };
+    throw new InputError(
+      `--staleness ${staleness} is not for forward gradients: give 0, for rounds that follow each other, or leave ` +
+        'it out.',
+    );
+  }
   const least = leastStaleness(plan, verticalSync);
   const needed = Math.max(...least);
   if (staleness !== undefined && staleness < needed)
@@ -75,5 +99,7 @@ export function withStaleness(plan: PlanLayout, { staleness, verticalSync = true
  * backward reads version t − s while version t is live. A stage without anything to train has one.
  */
 export function weightVersionCount(plan: PlanLayout, stage: number): number {
+  // A tick's pass reads the live version, and nothing reads it later.
+  if (scheduleOf(plan.schedule).gradients === 'tangent') return 1;
   return (stalenessOf(plan)[stage] ?? 0) + 1;
 }

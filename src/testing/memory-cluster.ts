@@ -160,7 +160,12 @@ export async function runCluster(run: MemoryRun): Promise<Outcome> {
 export async function runAlone(run: MemoryRun & { readonly microBatchSize: number }): Promise<Outcome> {
   const { subject } = run;
   const record = new Recorder(run);
-  const plan = localPlan(subject.sequence.layers.length, subject.training.batchSize, run.microBatchSize);
+  const plan = localPlan(
+    subject.sequence.layers.length,
+    subject.training.batchSize,
+    run.microBatchSize,
+    subject.training,
+  );
   const engine = await (run.createEngine?.('alone') ?? createReferenceEngine());
   try {
     const end = await trainHere(subject, record.hooks, machineConfig(run, 0), plan, {

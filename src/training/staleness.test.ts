@@ -37,24 +37,25 @@ function adamByHand(decay: number, ahead: number): ByHand {
   };
 }
 
-function nadamByHand(gamma: number, decay: number): ByHand {
+function nadamByHand(gamma: number, decay: number, ahead: number): ByHand {
   let [m, v] = [0, 0];
   return (weight, gradient, rate, step) => {
     m = gamma * m + (1 - gamma) * gradient;
     v = 0.999 * v + 0.001 * gradient ** 2;
     const direction = (gamma * m) / (1 - gamma ** (step + 1)) + ((1 - gamma) * gradient) / (1 - gamma ** step);
-    const updated = weight * (1 - rate * decay) - (rate * direction) / (Math.sqrt(v / (1 - 0.999 ** step)) + 1e-8);
-    return [updated, updated];
+    const size = Math.sqrt(v / (1 - 0.999 ** step)) + 1e-8;
+    const updated = weight * (1 - rate * decay) - (rate * direction) / size;
+    return [updated, updated - ahead * rate * (m / (1 - gamma ** step) / size + decay * updated)];
   };
 }
 
-function nesterovByHand(gamma: number, share: number, decay: number): ByHand {
+function nesterovByHand(gamma: number, share: number, decay: number, ahead: number): ByHand {
   let velocity = 0;
   return (weight, gradient, rate) => {
     const g = share * (gradient + decay * weight);
     velocity = gamma * velocity + g;
     const updated = weight - rate * (gamma * velocity + g);
-    return [updated, updated];
+    return [updated, updated - ahead * rate * velocity];
   };
 }
 
@@ -95,15 +96,15 @@ test('predicted weights are s times Adam’s last step further on, with AdamW’
   );
 });
 
-test('nesterov is torch’s NAdam with a constant momentum of 1 − (1 − β₁) / (1 + s)', async () => {
-  const correction = { kind: 'nesterov', staleness: 4 } as const;
-  await follow('adam', { correction }, () => nadamByHand(0.98, 0));
-  await follow('adamw', { weightDecay: 0.05, correction }, () => nadamByHand(0.98, 0.05));
+test('nesterov is torch’s NAdam with a momentum of 1 − (1 − β₁) / √(1 + s), read s steps further on', async () => {
+  const correction = { kind: 'nesterov', staleness: 3 } as const;
+  await follow('adam', { correction }, () => nadamByHand(0.95, 0, 3));
+  await follow('adamw', { weightDecay: 0.05, correction }, () => nadamByHand(0.95, 0.05, 3));
 });
 
 test('nesterov on SGD takes (1 − γ) / (1 − μ) of a gradient', async () => {
-  const correction = { kind: 'nesterov', staleness: 1 } as const;
-  await follow('sgd', { momentum: 0.5, weightDecay: 0.125, correction }, () => nesterovByHand(0.75, 0.5, 0.125));
+  const correction = { kind: 'nesterov', staleness: 3 } as const;
+  await follow('sgd', { momentum: 0.5, weightDecay: 0.125, correction }, () => nesterovByHand(0.75, 0.5, 0.125, 3));
 });
 
 test('a correction of no staleness is the plain optimizer, to the graph', () => {

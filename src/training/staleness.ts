@@ -9,9 +9,9 @@
 // made when the version is, with that update's learning rate; the version that a stream begins with is read as it is.
 //
 // nesterov: Ajanthan et al., ICML 2025 (arXiv 2505.01099): d = γ (w_t − w_{t−1}), w_{t+1} = w_t + d − η (1 − γ) ∇f at
-// the delayed look-ahead point w_{t−s} + d_{t−s}, with γ near 1: the step along d is then nearly the way from the
-// delayed point to this one. As torch.optim's Nesterov momentum and NAdam (the paper's own implementation) the weights
-// are kept at the look-ahead point, so that passes read versions as they are. Changes: γ goes by the staleness
+// the delayed look-ahead point w_{t−s} + d_{t−s}, with γ near 1. As torch.optim's Nesterov momentum and NAdam (the
+// paper's own implementation) the weights are kept at the look-ahead point. Changes: passes read s updates further on,
+// as with predict, which is what lets delayed gradients bear several times the learning rate; γ goes by the staleness
 // (`delayedMomentum`), not 0.99 for all; for SGD the factor is (1 − γ) / (1 − μ), which leaves a learning rate the
 // meaning that it has with momentum μ.
 
@@ -35,11 +35,11 @@ export function correctionOf(kind: StalenessCorrection, staleness: number): Corr
 }
 
 /**
- * The momentum γ of `nesterov` in a stage whose optimizer has momentum μ (β₁ of Adam): 1 − γ = (1 − μ) / (1 + s), so
- * that a gradient counts for as many rounds more as it is late.
+ * The momentum γ of `nesterov` in a stage whose optimizer has momentum μ (β₁ of Adam): 1 − γ = (1 − μ) / √(1 + s). More
+ * bears a higher learning rate, less learns faster at first.
  */
 export function delayedMomentum(momentum: number, staleness: number): number {
-  return 1 - (1 - momentum) / (1 + staleness);
+  return 1 - (1 - momentum) / Math.sqrt(1 + staleness);
 }
 
 /** Throws InputError where the optimizer has no smoothed gradient, which both corrections go by. */

@@ -64,7 +64,7 @@ export function ruleOf(kind: OptimizerKind, options: OptimizerOptions): Rule {
 
 /** How far weights are predicted, in updates; 0: not at all. */
 function predictedUpdates({ correction }: OptimizerOptions): number {
-  return correction?.kind === 'predict' ? correction.staleness : 0;
+  return correction?.staleness ?? 0;
 }
 
 /**
@@ -156,17 +156,20 @@ function adam(options: OptimizerOptions, isDecoupled: boolean): Rule {
 
 /**
  * Delayed gradients, with γ from μ and the staleness and κ = (1 − γ) / (1 − μ): g ← scale · g + λ θ;  v ← γ v + κ g;
- * θ ← θ − η (γ v + κ g).
+ * θ ← θ − η (γ v + κ g). Predicted: θ − s η v.
  */
-function delayedSgd({ momentum = 0, weightDecay = 0, correction }: OptimizerOptions): Rule {
-  const gamma = delayedMomentum(momentum, correction?.staleness ?? 0);
+function delayedSgd(options: OptimizerOptions): Rule {
+  const { momentum = 0, weightDecay = 0 } = options;
+  const ahead = predictedUpdates(options);
+  const gamma = delayedMomentum(momentum, ahead);
   const share = (1 - gamma) / (1 - momentum);
   return {
     state: ['momentum'],
-    predicts: false,
+    predicts: true,
     scalars: ({ learningRate, gradientScale }) => ({
       share: share * gradientScale,
       minusLearningRate: -learningRate,
+      minusAhead: -ahead * learningRate,
     }),
     write(w) {
       const theta = w.parameter();
@@ -174,22 +177,26 @@ function delayedSgd({ momentum = 0, weightDecay = 0, correction }: OptimizerOpti
       const velocity = w.combine(w.number(gamma), w.state('momentum'), 1, gradient);
       w.updateState('momentum', velocity);
       const direction = w.combine(w.number(gamma), velocity, 1, gradient);
-      w.updateParameter(w.combine(w.scalar('minusLearningRate'), direction, 1, theta));
+      const updated = w.combine(w.scalar('minusLearningRate'), direction, 1, theta);
+      w.updateParameter(updated);
+      w.predictParameter(w.combine(w.scalar('minusAhead'), velocity, 1, updated));
     },
   };
 }
 
 /**
  * Delayed gradients, as torch.optim.NAdam with a constant momentum γ: at step t, m and v as Adam's, with γ for β₁, and
- * θ ← θ − η (γ m / (1 − γᵗ⁺¹) + (1 − γ) g / (1 − γᵗ)) / (√v / √(1 − β₂ᵗ) + ε).
+ * θ ← θ − η (γ m / (1 − γᵗ⁺¹) + (1 − γ) g / (1 − γᵗ)) / (√v / √(1 − β₂ᵗ) + ε). Predicted: s steps of Adam further on,
+ * with AdamW's decay.
  */
 function delayedAdam(options: OptimizerOptions, isDecoupled: boolean): Rule {
   const { beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8 } = options;
   const decay = options.weightDecay ?? (isDecoupled ? 0.01 : 0);
-  const gamma = delayedMomentum(beta1, options.correction?.staleness ?? 0);
+  const ahead = predictedUpdates(options);
+  const gamma = delayedMomentum(beta1, ahead);
   return {
     state: ['mean', 'variance'],
-    predicts: false,
+    predicts: true,
     scalars: ({ learningRate, gradientScale, step }) => {
       const correction = Math.sqrt(1 - beta2 ** step);
       return {
@@ -197,7 +204,8 @@ function delayedAdam(options: OptimizerOptions, isDecoupled: boolean): Rule {
         epsilon: epsilon * correction,
         meanStep: (-learningRate * correction * gamma) / (1 - gamma ** (step + 1)),
         gradientStep: (-learningRate * correction * (1 - gamma)) / (1 - gamma ** step),
-        ...(isDecoupled && { shrinkage: 1 - learningRate * decay }),
+        minusAhead: (-ahead * learningRate * correction) / (1 - gamma ** step),
+        ...(isDecoupled && { shrinkage: 1 - learningRate * decay, shrinkageAhead: 1 - ahead * learningRate * decay }),
       };
     },
     write(w) {
@@ -208,9 +216,12 @@ function delayedAdam(options: OptimizerOptions, isDecoupled: boolean): Rule {
       w.updateState('mean', m);
       w.updateState('variance', v);
       const direction = w.combine(w.scalar('meanStep'), m, 1, w.times(w.scalar('gradientStep'), gradient));
-      const step = w.write('Div', [direction, w.write('Add', [w.write('Sqrt', [v]), w.scalar('epsilon')])]);
+      const size = w.write('Add', [w.write('Sqrt', [v]), w.scalar('epsilon')]);
       const start = isDecoupled ? w.times(theta, w.scalar('shrinkage')) : theta;
-      w.updateParameter(w.write('Add', [start, step]));
+      const updated = w.write('Add', [start, w.write('Div', [direction, size])]);
+      w.updateParameter(updated);
+      const from = isDecoupled ? w.times(updated, w.scalar('shrinkageAhead')) : updated;
+      w.predictParameter(w.combine(w.scalar('minusAhead'), w.write('Div', [m, size]), 1, from));
     },
   };
 }

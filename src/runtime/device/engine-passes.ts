@@ -59,7 +59,7 @@ export class EnginePasses implements StagePasses {
     cuts.inputs.forEach((cut, index) => {
       feeds[cut.name] = engine.upload(defined(inputs[index], cut.name));
     });
-    Object.assign(feeds, this.#dropoutMasks(pass, microBatch, firstSample));
+    Object.assign(feeds, dropoutMasks(this.#parts, pass, microBatch, firstSample));
     const weights = versions.hold();
     if (step !== undefined && !this.#isInPieces(microBatch)) {
       feeds[stepNames.labels] = engine.upload(defined(labels, 'the labels'));
@@ -219,22 +219,6 @@ export class EnginePasses implements StagePasses {
     for (const { buffer, output } of bufferUpdates) state.set('buffer', buffer, defined(results[output], output));
   }
 
-  #dropoutMasks({ dropouts }: PassNotes, microBatch: MicroBatchId, firstSample: number): Values {
-    const { sampleCount, microBatchSize, training } = this.#parts.options;
-    const first = microBatch.index * microBatchSize;
-    const samples = Array.from({ length: sampleCount }, (_, index) => first + firstSample + index);
-    const masks: Values = {};
-    for (const { name, shape, ratio, index, distribution, sampleAxis } of dropouts) {
-      // A mask that no sample owns is equal on all devices that compute the micro-batch.
-      const owners =
-        sampleAxis === undefined ? { batchAxis: 0, sampleIds: [first] } : { batchAxis: sampleAxis, sampleIds: samples };
-      const drawn = { ratio, shape, ...(distribution === undefined ? {} : { distribution }) };
-      const data = dropoutMask({ seed: training.seed, round: microBatch.round, index, ...drawn, ...owners });
-      masks[name] = this.#parts.engine.upload(wrap('float32', shape, data));
-    }
-    return masks;
-  }
-
   /** An output on its way out: moved where nothing else needs it, copied where the backward pass does. */
   #result(name: string, results: Values, kept: Readonly<Values>): Promise<Tensor> | undefined {
     const { engine, cuts } = this.#parts;
@@ -297,6 +281,28 @@ export class EnginePasses implements StagePasses {
   #releaseAll(values: Readonly<Values>): void {
     for (const value of Object.values(values)) this.#parts.state.release(value);
   }
+}
+
+/** The dropout masks of a micro-batch, and other random numbers of the net: the caller's. */
+export function dropoutMasks(
+  { engine, options }: Pick<PassParts, 'engine' | 'options'>,
+  { dropouts }: PassNotes,
+  microBatch: MicroBatchId,
+  firstSample: number,
+): Values {
+  const { sampleCount, microBatchSize, training } = options;
+  const first = microBatch.index * microBatchSize;
+  const samples = Array.from({ length: sampleCount }, (_, index) => first + firstSample + index);
+  const masks: Values = {};
+  for (const { name, shape, ratio, index, distribution, sampleAxis } of dropouts) {
+    // A mask that no sample owns is equal on all devices that compute the micro-batch.
+    const owners =
+      sampleAxis === undefined ? { batchAxis: 0, sampleIds: [first] } : { batchAxis: sampleAxis, sampleIds: samples };
+    const drawn = { ratio, shape, ...(distribution === undefined ? {} : { distribution }) };
+    const data = dropoutMask({ seed: training.seed, round: microBatch.round, index, ...drawn, ...owners });
+    masks[name] = engine.upload(wrap('float32', shape, data));
+  }
+  return masks;
 }
 
 /**

@@ -17,10 +17,13 @@ import type { MicroBatchId, RoundRange } from './pieces.ts';
 import { RestPasses, restOptionsOf, withPasses } from './rest-stage.ts';
 import { OpenRounds, type RoundTotals } from './round-sums.ts';
 import type { SegmentedVector } from './segmented-vector.ts';
-import type { OwnGradients, RestShare, RoundStage, StagePasses, StagePort } from './stage.ts';
+import type { OwnGradients, RestShare, RoundStage, StagePasses, StagePort, TangentPort } from './stage.ts';
 import type { StageOptions } from './stage-graphs.ts';
 import { type EntryOptions, StageState, type StateEntry } from './stage-state.ts';
+import { StageTangents } from './stage-tangents.ts';
 import { StageUpdate, type UpdateOptions } from './stage-update.ts';
+import { tangentCuts } from './tangent-design.ts';
+import { TangentPasses } from './tangent-passes.ts';
 import { WeightVersions } from './weight-versions.ts';
 
 /** How a stage's shares are compiled. */
@@ -37,6 +40,7 @@ export class EngineStage implements StagePort {
   readonly outputs: readonly CutTensor[];
   readonly label: CutTensor;
   readonly isLast: boolean;
+  readonly tangents: TangentPort | undefined;
   readonly statisticCount: number;
   readonly residuals: Residuals = new Residuals();
   readonly #engine: Engine;
@@ -50,6 +54,8 @@ export class EngineStage implements StagePort {
   readonly #exchange: GradientExchange;
   readonly #update: StageUpdate;
   readonly #rounds: OpenRounds;
+  /** Of a run by forward gradients. */
+  readonly #tangents: StageTangents | undefined;
   readonly #passes: StagePasses;
   /** By share: the stage in rounds of fewer samples, and what they have compiled. */
   readonly #rests = new Map<string, Promise<RoundStage>>();
@@ -60,8 +66,13 @@ export class EngineStage implements StagePort {
   /** Use `createStage`. */
   constructor(engine: Engine, options: StageOptions, compiled: CompiledStage, shares: ShareOptions) {
     const { sequence, layers } = options;
-    this.inputs = cutBefore(sequence, layers[0]);
-    this.outputs = cutBefore(sequence, layers[1]);
+    const { forwardGradient } = options.training;
+    const traveling = (layer: number): readonly CutTensor[] => {
+      const cuts = cutBefore(sequence, layer);
+      return forwardGradient === undefined ? cuts : [...cuts, ...tangentCuts(cuts, forwardGradient.tangentCount)];
+    };
+    this.inputs = traveling(layers[0]);
+    this.outputs = traveling(layers[1]);
     this.label = options.label;
     this.isLast = layers[1] === sequence.layers.length;
     this.statisticCount = compiled.statistics.reduce((sum, { shape }) => sum + elementCount(shape), 0);
@@ -76,6 +87,12 @@ export class EngineStage implements StagePort {
     const sums = new GradientSums(engine, compiled);
     const update = new StageUpdate(engine, compiled, state);
     const rounds = new OpenRounds(engine);
+    const tangents = forwardGradient && new StageTangents(engine, options, compiled);
+    this.#tangents = tangents;
+    this.tangents = tangents && {
+      count: tangents.count,
+      estimate: (round, derivatives) => this.#estimate(tangents, round, derivatives),
+    };
     this.#exchange = new GradientExchange({ engine, compiled, sums, state });
     [this.#state, this.#weights, this.#inFlight] = [state, weights, inFlight];
     [this.#sums, this.#update, this.#rounds] = [sums, update, rounds];
@@ -88,7 +105,8 @@ export class EngineStage implements StagePort {
     const [state, weights, inFlight] = [this.#state, this.#weights, this.#inFlight];
     const [sums, update, rounds] = [this.#sums, this.#update, this.#rounds];
     const parts = { state, weights, inFlight, sums, update, rounds };
-    return new EnginePasses({ engine: this.#engine, options, compiled, cuts: this, ...parts });
+    const all = { engine: this.#engine, options, compiled, cuts: this, ...parts };
+    return this.#tangents === undefined ? new EnginePasses(all) : new TangentPasses(all, this.#tangents);
   }
 
   rest(share: RestShare): Promise<RoundStage> {
@@ -194,6 +212,7 @@ export class EngineStage implements StagePort {
     this.#sums.clear();
     this.#update.forget();
     this.#rounds.clear(inFlight);
+    this.#tangents?.release();
   }
 
   forward(
@@ -231,6 +250,14 @@ export class EngineStage implements StagePort {
 
   putGradients(values: SegmentedVector, bucket?: number): void {
     this.#exchange.put(values, bucket);
+  }
+
+  /** (1/N) Σ d_j u_j in place of the round's gradients. */
+  #estimate(tangents: StageTangents, round: number, derivatives: readonly number[]): void {
+    tangents.release();
+    const ofMean = derivatives.map((derivative) => derivative / this.#options.training.batchSize);
+    if (this.#compiled.trained.length > 0) this.#sums.replace(tangents.estimate(round, ofMean));
+    this.#rounds.current = round;
   }
 
   async finishRound(countNorm: boolean): Promise<RoundTotals> {

@@ -133,6 +133,12 @@ export class GradientSums {
       sums[name] = this.#engine.upload(wrap('float32', shape, defined(values[index], name)));
   }
 
+  /** Puts a round's gradients in place, made elsewhere: a value for each trained parameter. Takes them over. */
+  replace(values: Values): void {
+    this.clear();
+    this.#sums.set(0, values);
+  }
+
   #trainedOf(bucket: number | undefined): readonly TensorSpec[] {
     return bucket === undefined ? this.#compiled.trained : defined(this.#compiled.buckets[bucket], 'a bucket');
   }

@@ -12,12 +12,14 @@ import {
   type DeviceProgram,
   type Instruction,
   type LayerRange,
+  type Pass,
   type Result,
   type Send,
   type Update,
 } from '../../schedule/program.ts';
 import { giveMemory } from '../../transport/tensor-memory.ts';
 import { encodeTensors } from './codec.ts';
+import { checkDerivative, Derivatives } from './derivatives.ts';
 import { feedName, type MicroBatchId, ReceivedPieces, Results } from './pieces.ts';
 import type { RoundPorts } from './round-ports.ts';
 import { RoundReduction } from './round-reduction.ts';
@@ -30,6 +32,7 @@ import type { UpdateOptions } from './stage-update.ts';
 export class StreamState {
   readonly received: ReceivedPieces = new ReceivedPieces();
   readonly results: Results = new Results();
+  readonly derivatives: Derivatives = new Derivatives();
 }
 
 /** One tick of a device. */
@@ -83,15 +86,25 @@ const handlers: { readonly [Kind in Executed]: Handler<Kind> } = {
     const from = instruction.from ?? feedName;
     const { round, index } = microBatch;
     const frame = await tick.ports.receive({ kind: payload, round, microBatch: index, from });
+    if (payload === 'derivative') {
+      checkDerivative(frame.tensors ?? [], tick.stage.tangents?.count ?? 0, from);
+      tick.stream.derivatives.add(microBatch, from, Promise.resolve(frame.tensors ?? []));
+      return;
+    }
     const piece = { payload, microBatch, samples, from, isEncoded: encoding !== undefined };
     tick.stream.received.add(piece, expectedCuts(tick.stage, payload), frame.tensors ?? []);
   },
 
-  forward({ program, stage, stream, tick }, instruction) {
-    const microBatch = idOf(tick, instruction);
-    const inputs = stream.received.take(program.stage === 0 ? 'input' : 'activation', microBatch, stage.inputs);
-    const labels = stage.isLast ? stream.received.take('label', microBatch, [stage.label])[0] : undefined;
-    stream.results.keep('activation', microBatch, stage.forward(microBatch, program.samples[0], inputs, labels));
+  forward(tick, instruction) {
+    tick.stream.results.keep('activation', idOf(tick.tick, instruction), forward(tick, instruction));
+  },
+
+  tangent(tick, instruction) {
+    const { stage, program, stream } = tick;
+    const microBatch = idOf(tick.tick, instruction);
+    const result = forward(tick, instruction);
+    stream.results.keep(stage.isLast ? 'derivative' : 'activation', microBatch, result);
+    if (stage.isLast) stream.derivatives.add(microBatch, program.device, result);
   },
 
   backward(tick, instruction) {
@@ -133,6 +146,14 @@ const handlers: { readonly [Kind in Executed]: Handler<Kind> } = {
   },
 };
 
+/** Queues the forward pass of a micro-batch that has arrived. */
+function forward({ program, stage, stream, tick }: Tick, instruction: Pass): Promise<readonly Tensor[]> {
+  const microBatch = idOf(tick, instruction);
+  const inputs = stream.received.take(program.stage === 0 ? 'input' : 'activation', microBatch, stage.inputs);
+  const labels = stage.isLast ? stream.received.take('label', microBatch, [stage.label])[0] : undefined;
+  return stage.forward(microBatch, program.samples[0], inputs, labels);
+}
+
 /** Executes one instruction; resolves when the next one may follow. */
 export async function execute<Kind extends Executed>(
   tick: Tick,
@@ -148,11 +169,14 @@ export async function execute<Kind extends Executed>(
  * applies what that says. What follows the update is queued in one step with it.
  */
 export function* update(tick: Tick, { round: offset = 0 }: Update): Generator<Promise<unknown>, void, unknown> {
-  const { stage, ports, program, reduction } = tick;
+  const { stage, ports, program, reduction, stream } = tick;
   yield reduction.done();
-  const totals = ports.failure.guard(stage.finishRound(isNormCounted(program)));
+  const round = tick.tick + offset;
+  if (stream.derivatives.has(round))
+    stage.tangents?.estimate(round, (yield stream.derivatives.sum(round)) as readonly number[]);
+  const totals = ports.failure.guard(stage.finishRound(isNormCounted(program, stage)));
   totals.catch(() => {}); // seen by runRound, where nothing fails before
-  tick.closed = { round: tick.tick + offset, totals };
+  tick.closed = { round, totals };
   const options = (yield ports.updates.due()) as UpdateOptions | undefined;
   if (options !== undefined) stage.update(options);
 }
@@ -168,9 +192,12 @@ function isOverlapped(instruction: Instruction): boolean {
 }
 
 /**
- * In a replicated stage all members hold equal gradients; the first of the ring counts them for the global norm.
+ * In a replicated stage all members hold equal gradients; the first of the ring counts them for the global norm, or of
+ * a group without a ring the one that has the first sample.
  */
-function isNormCounted(program: DeviceProgram): boolean {
+function isNormCounted(program: DeviceProgram, { tangents }: Pick<RoundStage, 'tangents'>): boolean {
+  const { samples } = program;
+  if (tangents !== undefined) return samples[0] === 0 && samples[1] > 0;
   const reduce = program.instructions.find((instruction) => instruction.kind === 'all-reduce');
   return reduce === undefined || reduce.group[0] === program.device;
 }
@@ -203,7 +230,9 @@ async function send(tick: Tick, instruction: Send, onDone: (beganMs: number) => 
   const cuts = payload === 'activation' ? stage.outputs : stage.inputs.filter((input) => input.differentiable);
   const offset = program.samples[0];
   const slices = results.map((result, index) =>
-    sliceSamples(result, defined(cuts[index], 'cut').batchAxis, samples[0] - offset, samples[1] - offset),
+    payload === 'derivative'
+      ? result
+      : sliceSamples(result, defined(cuts[index], 'cut').batchAxis, samples[0] - offset, samples[1] - offset),
   );
   const axes = cuts.map((cut) => cut.batchAxis);
   const tensors = encoding === undefined ? slices : encodeTensors(slices, encoding, axes);

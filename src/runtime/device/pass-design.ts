@@ -185,7 +185,8 @@ function passNotes(graphs: StageGraphs, packs: Packs, dropouts: PassNotes['dropo
   };
 }
 
-function packedUpdates(updates: readonly BufferUpdate[], pack: Pack | undefined): readonly BufferUpdate[] {
+/** Replacements of buffers, with the pack in place of its members. */
+export function packedUpdates(updates: readonly BufferUpdate[], pack: Pack | undefined): readonly BufferUpdate[] {
   const kept = new Set(
     packedNames(
       updates.map(({ buffer }) => buffer),

@@ -6,7 +6,7 @@ import { defined } from '../../assert.ts';
 import { ProtocolError } from '../../errors.ts';
 import type { CutTensor } from '../../graph/layers.ts';
 import { sameShape, type Tensor } from '../../graph/tensor.ts';
-import type { Payload } from '../../schedule/passes.ts';
+import type { Payload, StagePayload } from '../../schedule/passes.ts';
 import type { SampleRange } from '../../schedule/program.ts';
 import { giveMemory } from '../../transport/tensor-memory.ts';
 import { decodeTensors } from './codec.ts';
@@ -81,7 +81,7 @@ export class ReceivedPieces {
 }
 
 /** A payload that a device sends. */
-type Sent = 'activation' | 'gradient';
+type Sent = StagePayload;
 
 /** Results of passes, until the last of their receivers has them. */
 export class Results {

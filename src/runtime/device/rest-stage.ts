@@ -86,9 +86,9 @@ export function withPasses(
   passes: StagePasses,
   takeGradients: GradientPort['takeGradients'],
 ): RoundStage {
-  const { inputs, outputs, label, isLast, statisticCount, residuals } = stage;
+  const { inputs, outputs, label, isLast, statisticCount, residuals, tangents } = stage;
   return {
-    ...{ inputs, outputs, label, isLast, statisticCount, residuals, takeGradients },
+    ...{ inputs, outputs, label, isLast, statisticCount, residuals, tangents, takeGradients },
     forward: (...given) => passes.forward(...given),
     backward: (...given) => passes.backward(...given),
     backwardInput: (...given) => passes.backwardInput(...given),

@@ -30,7 +30,7 @@ export interface StagePasses {
    * Queues the forward pass of one micro-batch. `inputs` follow the stage's inputs and go to the stage; `firstSample`
    * is the first of this device's samples in the micro-batch. The last stage takes labels and adds to the round's loss;
    * where backward passes follow at once, all is left to them. Resolves with the stage's outputs, or nothing on the
-   * last stage.
+   * last stage; of forward gradients, with the outputs and their tangents, or the derivatives of the loss's sum.
    */
   forward(
     microBatch: MicroBatchId,
@@ -132,8 +132,21 @@ export interface StageCosts {
   mailboxBytes(microBatchCount: number): number;
 }
 
+/** What a stage that trains by forward gradients has besides. */
+export interface TangentPort {
+  /** Tangents that its passes carry along. */
+  readonly count: number;
+  /**
+   * Queues the round's gradients from the derivatives of the sum of its samples' losses, one for each tangent.
+   */
+  estimate(round: number, derivatives: readonly number[]): void;
+}
+
 /** What executing a round needs of a stage. */
-export interface RoundStage extends StageCuts, StagePasses, StageRounds, GradientPort, StageCosts {}
+export interface RoundStage extends StageCuts, StagePasses, StageRounds, GradientPort, StageCosts {
+  /** Undefined where gradients come from backward passes. */
+  readonly tangents?: TangentPort | undefined;
+}
 
 /** A device's part of a round of fewer samples than a batch has. */
 export interface RestShare {

@@ -161,19 +161,20 @@ test('predict: passes read the weights s smoothed updates further on', async () 
   near(found.weights, expected.weights, 'true weights');
 });
 
-test('nesterov: the look-ahead form of the paper, of which the stored weights are the look-ahead point', async () => {
+test('nesterov: the look-ahead form of the paper; passes read s updates beyond the look-ahead point', async () => {
   const staleness = [3, 1] as const;
-  // w, its look-ahead d, and their sum y, which passes read: d = γ (w_t − w_{t−1}), w_{t+1} = y_t − η κ g, with a
-  // learning rate that stays.
+  // w, its look-ahead d, and their sum y, which is stored: d = γ (w_t − w_{t−1}), w_{t+1} = y_t − η κ g, with a
+  // learning rate that stays; w_{t+1} − w_t is the last update without the look-ahead.
   const w = [0.5, -0.75];
-  const gammas = [1 - 0.5 / 4, 1 - 0.5 / 2];
+  const gammas = [1 - 0.5 / 2, 1 - 0.5 / Math.SQRT2];
   const rule: ByHand['rule'] = (weight, gradient, _rate, stage) => {
     const gamma = gammas[stage] as number;
     const share = (1 - gamma) / (1 - 0.5);
     const next = weight - 0.125 * share * gradient;
-    const ahead = next + gamma * (next - (w[stage] as number));
+    const update = next - (w[stage] as number);
     w[stage] = next;
-    return ahead;
+    const stored = next + gamma * update;
+    return [stored, stored + (staleness[stage] as number) * update];
   };
   const config = {
     firstRound: 0,

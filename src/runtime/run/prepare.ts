@@ -30,6 +30,7 @@ import { trainedLayers } from './fine-tuning.ts';
 import type { LoadedModel } from './loaded-model.ts';
 import { autoSchedule, type TrainSettings } from './settings.ts';
 import { bindToModel, labelCut, sizedByData, withSoftening } from './subject.ts';
+import { tangentScales } from './tangent-scales.ts';
 
 /** What a session works on. Files have been read and checked. */
 export interface SessionInput {
@@ -67,7 +68,10 @@ export function prepareRunOn(checkHost: HostCheck, input: SessionInput): Prepare
   if (test !== undefined) bindToModel(test, sequence, settings);
   const order = batchOrder(dataset, settings, sequence);
   const hasIgnored = dataset.labels.ignored !== undefined;
-  const training = trainingSpec(settings, sequence, { frozen, hasIgnored, restSize: comingRestSize(order, settings) });
+  const training = {
+    ...trainingSpec(settings, sequence, { frozen, hasIgnored, restSize: comingRestSize(order, settings) }),
+    ...forwardGradientOf(input, sequence, roundsPerEpoch(order)),
+  };
   const state = checkpoint === undefined ? initialRunState(sequence) : resumedState(sequence, checkpoint);
   const subject = { modelName: model.name, sequence, training, label: labelCut(dataset), state };
   const machine = machineConfig(input, { order, subject, batchAt: batchesOf(dataset, order) });
@@ -154,6 +158,20 @@ function trainingSpec(
     frozen,
     ...(settings.recompute === 'none' || settings.strict ? {} : { recompute: settings.recompute }),
     ...(settings.strict ? { grain: grainOf(settings, sequence) } : {}),
+  };
+}
+
+/** What a run by forward gradients needs besides; nothing for others. */
+function forwardGradientOf(
+  { settings, plan }: SessionInput,
+  { graph }: LayerSequence,
+  perEpoch: number,
+): Pick<TrainingSpec, 'forwardGradient'> {
+  const { mode, tangents, tangent, tangentScale } = settings;
+  if (mode !== 'forward-gradient' && (mode !== undefined || plan?.schedule !== 'forward-gradient')) return {};
+  const { scales } = tangentScales(graph.parameters, tangentScale);
+  return {
+    forwardGradient: { tangentCount: plan?.tangentCount ?? tangents, kind: tangent, scales, roundsPerEpoch: perEpoch },
   };
 }
 

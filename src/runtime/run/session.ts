@@ -192,7 +192,7 @@ class TrainingSession {
     const { settings } = this.#prepared;
     const { clock, signal, stageStore } = this.#environment;
     const microBatch = this.#sequence.fixedBatch ?? settings.microBatch ?? settings.batch;
-    const plan = localPlan(this.#sequence.layers.length, settings.batch, microBatch);
+    const plan = localPlan(this.#sequence.layers.length, settings.batch, microBatch, this.#prepared.subject.training);
     this.#plan = plan;
     const engine = await this.#host.createEngine({ engine: settings.engine, threadCount: settings.threads });
     if (engine.warning !== undefined) this.#observe({ kind: 'warning', message: engine.warning });

@@ -2,6 +2,7 @@
 // (cli/settings.ts).
 
 import type { RunningVariance } from '../../graph/graph.ts';
+import type { NoiseKind } from '../../noise.ts';
 import type { CompressMode } from '../../planner/compress.ts';
 import type { DataSettings } from '../../training/data/data-settings.ts';
 import type { LossKind } from '../../training/losses.ts';
@@ -71,6 +72,10 @@ export interface TrainSettings extends DataSettings {
   readonly aggregate: number;
   /** Of an asynchronous run: what makes up for weights that lag behind. */
   readonly stalenessCorrection: StalenessCorrection;
+  /** Of forward gradients: directions of a round, how they are drawn, and `PATTERN=ALPHA[:EPOCHS]` that scale them. */
+  readonly tangents: number;
+  readonly tangent: NoiseKind;
+  readonly tangentScale: readonly string[];
   /** What may travel in fewer bits over links, of a plan that is made here. */
   readonly compress: CompressMode;
   /** Every device computes, even where fewer would be faster. */

@@ -35,8 +35,8 @@ export function describeDataset(dataset: Dataset): readonly string[] {
   const [least, most] = [sorted[0], sorted.at(-1)];
   if (least !== undefined && most !== undefined && most.count > largestRatio * least.count)
     lines.push(
-      `out of balance: ${most.name} has ${most.count} samples, ${least.name} ${least.count}; --class-weights balanced ` +
-        'makes up for it',
+      `out of balance: ${most.name} has ${most.count} samples, ${least.name} ${least.count}; ` +
+        '--class-weights balanced makes up for it',
     );
   return lines;
 }

@@ -11,7 +11,7 @@ import { readJsonLines } from './json-lines.ts';
 import { readParquet } from './parquet.ts';
 import { pieces, textOf } from './text-pieces.ts';
 
-/** Reads a table, gzipped or not, by what its name ends in: .jsonl, .parquet, else delimited text. Throws InputError. */
+/** Reads a table, gzipped or not, by its name's ending: .jsonl, .parquet, else delimited text. Throws InputError. */
 export async function readTable(file: Source): Promise<Table> {
   const source = gunzip(file, inflate);
   const name = source.name.replace(/\.gz$/i, '');
