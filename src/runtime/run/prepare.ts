@@ -14,6 +14,7 @@ import { program } from '../../schedule/generate.ts';
 import { scheduleNames } from '../../schedule/schedules.ts';
 import type { Checkpoint } from '../../storage/checkpoints.ts';
 import { clipScale } from '../../training/clipping.ts';
+import type { Datasets } from '../../training/data/arrays.ts';
 import type { Dataset } from '../../training/data/dataset.ts';
 import { type BatchOrder, roundsPerEpoch } from '../../training/data/order.ts';
 import { lossGraph } from '../../training/losses.ts';
@@ -38,6 +39,8 @@ export interface SessionInput {
   readonly model: LoadedModel;
   readonly train: Dataset;
   readonly test: Dataset | undefined;
+  /** Files that belong to the trained model (`Datasets.companions`). */
+  readonly companions?: Datasets['companions'];
   readonly plan?: Plan;
   readonly cluster?: Cluster;
   /** To go on from. */

@@ -16,6 +16,7 @@ import type { PictureInput } from '../../training/data/pictures/picture-form.ts'
 import type { Preparation } from '../../training/data/preparation.ts';
 import { checkSettings } from '../../training/data/settings-check.ts';
 import { gunzip, type Source } from '../../training/data/source.ts';
+import type { TextInput } from '../../training/data/texts/text-form.ts';
 import { type DataSpec, parseDataSpec } from '../../training/data/spec.ts';
 import { split } from '../../training/data/split.ts';
 import { makeSynthetic } from '../../training/data/synthetic.ts';
@@ -28,6 +29,7 @@ import { nodeDisk } from './disk.ts';
 import { inflate } from './inflate.ts';
 import { loadPictures } from './pictures/load-pictures.ts';
 import { readTable } from './tables/read-table.ts';
+import { loadTexts } from './texts/load-texts.ts';
 
 export interface LoadOptions extends DigitOptions {
   /** For synthetic data, augmentation and splitting; default 0. */
@@ -36,6 +38,8 @@ export interface LoadOptions extends DigitOptions {
   readonly settings?: DataSettings;
   /** What the model takes, of a model for pictures; default: it leaves everything open. */
   readonly picture?: PictureInput;
+  /** What the model takes, of a model for texts; default: ids, of any length. */
+  readonly text?: TextInput;
   /** The classes by number, of data that name them; default: those that are found, sorted. */
   readonly classNames?: readonly string[];
   /** What was done to the data on which a model was trained, to do to these; default: what the data suggest. */
@@ -97,6 +101,11 @@ async function load(spec: DataSpec, options: Loading, seed: number): Promise<Dat
     case 'table': {
       const label = spec.kind === 'csv' ? spec.labelColumn : undefined;
       return tableDataset(await readTable(await read(spec.file, disk)), tableTask(options, label));
+    }
+    case 'text': {
+      const form = preparation?.kind === 'text' ? preparation.form : undefined;
+      const texts = { settings, input: options.text ?? { names: [] }, disk, classNames, form };
+      return loadTexts(await read(spec.file, disk), texts);
     }
     case 'tokens':
       return readTokens(await read(spec.file, disk), spec.blockLength);

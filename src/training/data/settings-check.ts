@@ -13,7 +13,9 @@ interface Concern {
 
 const pictures = { kinds: ['images'], what: 'pictures (images:DIR)' } as const;
 
-const tables = { kinds: ['csv', 'table'], what: 'tables (table:FILE)' } as const;
+const tables = { kinds: ['csv', 'table', 'text'], what: 'tables (table:FILE)' } as const;
+
+const texts = { kinds: ['text'], what: 'texts (text:FILE)' } as const;
 
 const concerns: Readonly<Partial<Record<keyof DataSettings, Concern>>> = {
   imageSize: { flag: '--image-size', ...pictures },
@@ -22,6 +24,8 @@ const concerns: Readonly<Partial<Record<keyof DataSettings, Concern>>> = {
   label: { flag: '--label', ...tables },
   columns: { flag: '--columns', ...tables },
   standardize: { flag: '--no-standardize', ...tables },
+  tokenizer: { flag: '--tokenizer', ...texts },
+  maxLength: { flag: '--max-length', ...texts },
   onBadFile: { flag: '--on-bad-file', ...pictures },
 };
 
