@@ -190,7 +190,7 @@ const cases: readonly Case[] = [
       'valid are mnist, cifar10:DIR, idx:DIR, images:DIR|FILE, npy:INPUTS,LABELS, npz:FILE, csv:FILE[,LABELCOLUMN], ' +
       'table:FILE, ' +
       'tokens:FILE[,BLOCKLENGTH], synthetic:SHAPE[:CLASSES[:SAMPLES]], ' +
-      'synthetic-tokens:LENGTH:VOCABULARY[:CLASSES[:SAMPLES]].',
+      'synthetic-tokens:LENGTH:VOCABULARY[:CLASSES[:SAMPLES]], mix:SPEC[@SHARE]+SPEC[@SHARE].',
   },
 
   {

@@ -8,7 +8,7 @@ import type { ImportedModel } from '../../graph/onnx/import.ts';
 import { metadataOf } from '../../graph/onnx/metadata.ts';
 import { readModel } from '../../runtime/host/models.ts';
 import { predict } from '../../runtime/host/session-here.ts';
-import { loadSamples } from '../../storage/node/samples.ts';
+import { loadSamples } from '../../storage/node/new-samples.ts';
 import { type ModelUse, readUse } from '../../training/data/preparation.ts';
 import { isNumberLoss } from '../../training/losses.ts';
 import { engineName, positive } from '../flag-values.ts';

@@ -1,95 +1,178 @@
-// Samples without labels, made as the samples were on which a model was trained.
+// The samples that a run infers: what a data spec names, with or without labels, or an .npy file that is read as it is
+// needed, from the disk or from stdin (`-`). Chunks come in order; a stream is never in memory as a whole.
 
-import { readdir, stat } from 'node:fs/promises';
-import { dirname, join } from 'node:path';
+import { createReadStream } from 'node:fs';
 import { InputError } from '../../errors.ts';
-import { defaultDataSettings } from '../../training/data/data-settings.ts';
-import type { Dataset } from '../../training/data/dataset.ts';
-import type { Preparation } from '../../training/data/preparation.ts';
-import type { Source } from '../../training/data/source.ts';
-import { type Table, TableBuilder } from '../../training/data/tables/table.ts';
-import { unlabelledTexts } from '../../training/data/texts/labelled-texts.ts';
-import type { TextForm } from '../../training/data/texts/text-form.ts';
-import { unlabelledRows } from '../../training/data/tables/table-dataset.ts';
+import { elementBytes, elementCount, type Tensor, viewBytes, wrap } from '../../graph/tensor.ts';
+import { batchOf } from '../../training/data/batch.ts';
+import {
+  type Batch,
+  createDataset,
+  type Dataset,
+  gather,
+  inputField,
+  labelField,
+} from '../../training/data/dataset.ts';
+import { longestNpyHeader, type NpyLayout, readNpyLayout } from '../../training/data/npy.ts';
+import { readNpz } from '../../training/data/npz.ts';
 import { readError } from '../disk.ts';
+import { loadDataset } from './datasets.ts';
 import { nodeDisk } from './disk.ts';
-import { isPictureName } from './pictures/find-pictures.ts';
-import { loadUnlabelled } from './pictures/load-pictures.ts';
-import { isTableName, readTable } from './tables/read-table.ts';
-import { linesOf } from './tables/text-pieces.ts';
-import { loadTokenizer } from './texts/tokenizer.ts';
+import { inflate } from './inflate.ts';
 
-/** Samples, and a name for each: its file, or its place in one. */
-export interface Samples {
-  readonly dataset: Dataset;
-  readonly names: readonly string[];
+/** Samples, some at a time. */
+export interface SampleSource {
+  readonly name: string;
+  readonly sampleCount: number;
+  readonly hasLabels: boolean;
+  /** Names, types and shapes of the inputs; of a stream without values. */
+  readonly head: Dataset;
+  /** At most `size` samples each, as `bind` fits them to a model. To be called once. */
+  chunks(size: number, bind: (dataset: Dataset) => Dataset): AsyncGenerator<Batch>;
 }
 
-/** Loads the samples in `paths`, files or folders. `model` is named in errors. Throws InputError. */
-export async function loadSamples(
-  paths: readonly string[],
-  preparation: Preparation | undefined,
-  model: string,
-): Promise<Samples> {
-  switch (preparation?.kind) {
-    case 'pictures': {
-      const names = (await Promise.all(paths.map(picturesIn))).flat();
-      return { dataset: await loadUnlabelled(names, preparation.form, defaultDataSettings), names };
-    }
-    case 'table': {
-      const tables = await Promise.all(paths.map(async (path) => readTable(await readSource(path))));
-      const [table, ...others] = tables;
-      if (table === undefined || others.length > 0)
-        throw new InputError('Rows to predict are taken from one table: name a single file.');
-      const names = Array.from({ length: table.rowCount }, (_, row) => `line ${table.lineOf(row)}`);
-      return { dataset: unlabelledRows(table, preparation.form), names };
-    }
-    case 'text':
-      return loadUnlabelledTexts(paths, preparation.form, model);
-    case undefined:
-      throw new InputError(
-        `${model} was trained on arrays, and what they were made of is not known: asteroid eval tests it on arrays.`,
-      );
-  }
+/** Opens what `spec` names: test data where there are some. Throws InputError. */
+export async function openSamples(spec: string, stdin: AsyncIterable<Uint8Array>): Promise<SampleSource> {
+  if (spec === '-') return npyStream('stdin', stdin);
+  const npy = /^npy:([^,]+)$/.exec(spec)?.[1];
+  if (npy !== undefined) return npyStream(npy, createReadStream(npy, { highWaterMark: 2 ** 20 }));
+  const npz = /^npz:(.+)$/.exec(spec)?.[1];
+  const unlabelled = npz === undefined ? undefined : await unlabelledArrays(npz);
+  if (unlabelled !== undefined) return inMemory(unlabelled, false);
+  const { train, test } = await loadDataset(spec);
+  return inMemory(test ?? train, true);
 }
 
-/** Texts of tables, or lines of other files, by the tokenizer beside the model. */
-async function loadUnlabelledTexts(paths: readonly string[], form: TextForm, model: string): Promise<Samples> {
-  if (form.task === 'language')
-    throw new InputError(`${model} is a language model, which classes nothing: asteroid eval tests it.`);
-  const { encoder } = await loadTokenizer(dirname(model), nodeDisk);
-  const tables = await Promise.all(paths.map(async (path) => textTable(await readSource(path), form)));
-  const [table, ...others] = tables;
-  if (table === undefined || others.length > 0)
-    throw new InputError('Texts to predict are taken from one file: name a single one.');
-  const names = Array.from({ length: table.rowCount }, (_, row) => `line ${table.lineOf(row)}`);
-  return { dataset: unlabelledTexts(table, form, encoder), names };
-}
-
-/** A table, or the lines of a file that is none. */
-async function textTable(source: Source, { columns }: TextForm): Promise<Table> {
-  if (isTableName(source.name)) return readTable(source);
-  const builder = new TableBuilder(source.name, columns, true);
-  for (const { text, line } of linesOf(source)) builder.add([text.trim()], line);
-  return builder.build();
-}
-
-async function readSource(path: string): Promise<Source> {
-  try {
-    return { name: path, bytes: await nodeDisk.read(path) };
-  } catch (error) {
+/** The arrays of a file without labels as inputs; undefined where there are labels. */
+async function unlabelledArrays(path: string): Promise<Dataset | undefined> {
+  const bytes = await nodeDisk.read(path).catch((error: unknown) => {
     throw readError(error, path);
+  });
+  const arrays = readNpz({ name: path, bytes }, inflate);
+  const names = [...arrays.keys()];
+  const isLabelled = names.some((name) => /^(labels?|y|targets?)(_test|_train)?$|^(test|train)_y$/i.test(name));
+  if (isLabelled || arrays.size === 0 || (names.length === 2 && arrays.has('arr_0') && arrays.has('arr_1')))
+    return undefined;
+  return withoutLabels(
+    path,
+    [...arrays].map(([name, array]) => inputField(name, array, `${path} (${name})`)),
+  );
+}
+
+function withoutLabels(name: string, inputs: Dataset['inputs']): Dataset {
+  const count = inputs[0]?.values.shape[0] ?? 0;
+  return createDataset(name, inputs, labelField(wrap('int64', [count], new BigInt64Array(count)), name));
+}
+
+function inMemory(dataset: Dataset, hasLabels: boolean): SampleSource {
+  const { name, sampleCount } = dataset;
+  return {
+    ...{ name, sampleCount, hasLabels, head: dataset },
+    async *chunks(size, bind) {
+      const bound = bind(dataset);
+      for (let first = 0; first < sampleCount; first += size) {
+        const indices = Uint32Array.from({ length: Math.min(size, sampleCount - first) }, (_, at) => first + at);
+        yield await batchOf(bound, indices);
+      }
+    },
+  };
+}
+
+async function npyStream(name: string, stream: AsyncIterable<Uint8Array>): Promise<SampleSource> {
+  const bytes = new ByteReader(name, stream[Symbol.asyncIterator]());
+  const layout = await headerOf(name, bytes);
+  const [sampleCount = 0, ...rest] = layout.shape;
+  const rowBytes = elementBytes(layout.type) * elementCount(rest);
+  if (layout.shape.length === 0 || sampleCount === 0 || rowBytes === 0)
+    throw new InputError(`${name} holds no samples; it needs one row a sample.`);
+  const empty: Tensor = { type: layout.type, shape: layout.shape, data: viewBytes(layout.type, new Uint8Array(0)) };
+  const head: Dataset = {
+    ...{ name, sampleCount, inputs: [inputField('input', empty, name)] },
+    labels: labelField({ type: 'int64', shape: [sampleCount], data: new BigInt64Array(0) }, name),
+  };
+  return {
+    ...{ name, sampleCount, hasLabels: false, head },
+    async *chunks(size, bind) {
+      for (let first = 0; first < sampleCount; first += size) {
+        const count = Math.min(size, sampleCount - first);
+        const values = wrap(layout.type, [count, ...rest], viewBytes(layout.type, await bytes.take(count * rowBytes)));
+        const chunk = bind(withoutLabels(name, [inputField('input', values, name)]));
+        yield gather(
+          chunk,
+          Uint32Array.from({ length: count }, (_, at) => at),
+        );
+      }
+      await bytes.expectEnd();
+    },
+  };
+}
+
+async function headerOf(name: string, bytes: ByteReader): Promise<NpyLayout> {
+  for (let wanted = 128; ; wanted *= 4) {
+    const isWhole = await bytes.fill(Math.min(wanted, longestNpyHeader));
+    const layout = readNpyLayout({ name, bytes: bytes.peek() });
+    if (layout === undefined && !isWhole)
+      throw new InputError(`${name} ends before it has begun: give it an npy file.`);
+    if (layout === undefined) continue;
+    await bytes.take(layout.start);
+    return layout;
   }
 }
 
-async function picturesIn(path: string): Promise<readonly string[]> {
-  try {
-    if (!(await stat(path)).isDirectory()) return [path];
-    const entries = await readdir(path, { recursive: true });
-    const names = entries.filter(isPictureName).sort();
-    if (names.length === 0) throw new InputError(`${path} holds no pictures (JPEG, PNG, WebP, GIF, TIFF or AVIF).`);
-    return names.map((name) => join(path, name));
-  } catch (error) {
-    throw error instanceof InputError ? error : readError(error, path);
+/** Bytes of a stream in pieces of the reader's size. */
+class ByteReader {
+  readonly #name: string;
+  readonly #stream: AsyncIterator<Uint8Array>;
+  #pieces: Uint8Array[] = [];
+  #length = 0;
+
+  constructor(name: string, stream: AsyncIterator<Uint8Array>) {
+    this.#name = name;
+    this.#stream = stream;
+  }
+
+  /** Reads until there are so many bytes; false where the stream ends before. */
+  async fill(count: number): Promise<boolean> {
+    while (this.#length < count) {
+      const next = await this.#stream.next().catch((error: unknown) => {
+        throw readError(error, this.#name);
+      });
+      if (next.done === true) return false;
+      this.#pieces.push(next.value);
+      this.#length += next.value.length;
+    }
+    return true;
+  }
+
+  /** What has been read and not taken. */
+  peek(): Uint8Array {
+    const whole = Buffer.concat(this.#pieces);
+    this.#pieces = [whole];
+    return whole;
+  }
+
+  /** So many bytes, in memory of their own. Throws InputError where the stream ends before. */
+  async take(count: number): Promise<Uint8Array> {
+    if (!(await this.fill(count)))
+      throw new InputError(
+        `${this.#name} is cut off: it ends ${count - this.#length} bytes before the end of a batch; send all of it.`,
+      );
+    const taken = new Uint8Array(count);
+    let filled = 0;
+    while (filled < count) {
+      const piece = this.#pieces[0] as Uint8Array;
+      const part = piece.subarray(0, count - filled);
+      taken.set(part, filled);
+      filled += part.length;
+      if (part.length === piece.length) this.#pieces.shift();
+      else this.#pieces[0] = piece.subarray(part.length);
+    }
+    this.#length -= count;
+    return taken;
+  }
+
+  /** Throws InputError where there are more bytes. */
+  async expectEnd(): Promise<void> {
+    if (await this.fill(1)) throw new InputError(`${this.#name} goes on behind its last sample; send one array.`);
   }
 }
