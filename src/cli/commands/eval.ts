@@ -82,6 +82,7 @@ async function evalModel(options: EvalCommandOptions): Promise<void> {
   const { terminal } = output;
   if (result.accuracy !== null) terminal.section('Accuracy', `${(result.accuracy * 100).toFixed(2)} %`);
   terminal.section('Loss', result.loss.toFixed(6));
+  if (result.perplexity !== undefined) terminal.section('Perplexity', result.perplexity.toPrecision(6));
   terminal.section(
     'Samples',
     `${grouped(result.sampleCount)}${test === undefined ? '' : ' (the test part of the data)'}`,

@@ -27,7 +27,7 @@ export function addPredict(program: Command): Command {
   return program
     .command('predict')
     .description('name what a trained model sees in new samples')
-    .argument('[FILES...]', 'pictures, or folders of them')
+    .argument('[FILES...]', 'pictures or folders of them; a table; texts, in a table or one a line')
     .option('--model <PATH>', 'the folder of a run, or its model.onnx')
     .option('--top <K>', 'classes to show for each sample, the likeliest first', '3')
     .option('--threads <N>', 'compute threads', '1')

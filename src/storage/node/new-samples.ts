@@ -17,6 +17,7 @@ import { isPictureName } from './pictures/find-pictures.ts';
 import { loadUnlabelled } from './pictures/load-pictures.ts';
 import { isTableName, readTable } from './tables/read-table.ts';
 import { linesOf } from './tables/text-pieces.ts';
+import { readSource } from './text-file.ts';
 import { loadTokenizer } from './texts/tokenizer.ts';
 
 /** Samples, and a name for each: its file, or its place in one. */
@@ -37,7 +38,7 @@ export async function loadSamples(
       return { dataset: await loadUnlabelled(names, preparation.form, defaultDataSettings), names };
     }
     case 'table': {
-      const tables = await Promise.all(paths.map(async (path) => readTable(await readSource(path))));
+      const tables = await Promise.all(paths.map(async (path) => readTable(await readSource(path, nodeDisk))));
       const [table, ...others] = tables;
       if (table === undefined || others.length > 0)
         throw new InputError('Rows to predict are taken from one table: name a single file.');
@@ -58,7 +59,7 @@ async function loadUnlabelledTexts(paths: readonly string[], form: TextForm, mod
   if (form.task === 'language')
     throw new InputError(`${model} is a language model, which classes nothing: asteroid eval tests it.`);
   const { encoder } = await loadTokenizer(dirname(model), nodeDisk);
-  const tables = await Promise.all(paths.map(async (path) => textTable(await readSource(path), form)));
+  const tables = await Promise.all(paths.map(async (path) => textTable(await readSource(path, nodeDisk), form)));
   const [table, ...others] = tables;
   if (table === undefined || others.length > 0)
     throw new InputError('Texts to predict are taken from one file: name a single one.');
@@ -72,14 +73,6 @@ async function textTable(source: Source, { columns }: TextForm): Promise<Table> 
   const builder = new TableBuilder(source.name, columns, true);
   for (const { text, line } of linesOf(source)) builder.add([text.trim()], line);
   return builder.build();
-}
-
-async function readSource(path: string): Promise<Source> {
-  try {
-    return { name: path, bytes: await nodeDisk.read(path) };
-  } catch (error) {
-    throw readError(error, path);
-  }
 }
 
 async function picturesIn(path: string): Promise<readonly string[]> {

@@ -73,7 +73,8 @@ export async function encoderOf(
   const Tokenizer = await loadPackage();
   let tokenizer: InstanceType<TokenizerClass>;
   try {
-    tokenizer = new Tokenizer(JSON.parse(text) as object, {});
+    const parts = { normalizer: null, pre_tokenizer: null, post_processor: null, decoder: null };
+    tokenizer = new Tokenizer({ ...parts, ...(JSON.parse(text) as object) }, {});
   } catch (error) {
     throw new InputError(
       `${file} is no tokenizer.json that can be read (${(error as Error).message}); take the one of the model's folder.`,
