@@ -82,7 +82,7 @@ export const dataRows: Readonly<Record<keyof DataSettings | 'data' | 'evalData',
   },
   tokenizer: {
     argument: 'FILE',
-    description: "the tokenizer.json of a model for texts, or its folder",
+    description: 'the tokenizer.json of a model for texts, or its folder',
     schema: text,
   },
   maxLength: {

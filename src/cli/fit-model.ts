@@ -6,8 +6,8 @@ import type { Graph } from '../graph/graph.ts';
 import { splitSpec } from '../models/options.ts';
 import { buildModel, isZooSpec, zoo } from '../models/zoo.ts';
 import type { Dataset } from '../training/data/dataset.ts';
-import type { TextInput } from '../training/data/texts/text-form.ts';
 import type { PictureInput } from '../training/data/pictures/picture-form.ts';
+import type { TextInput } from '../training/data/texts/text-form.ts';
 
 type Option = 'input' | 'classes';
 

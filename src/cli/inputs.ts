@@ -45,7 +45,9 @@ export async function readRun(wished: TrainSettings, resume: string | undefined,
 /** Model and data, and the settings with the model's name as it fits the data. */
 async function readSubject(
   wished: TrainSettings,
-): Promise<Pick<SessionInput, 'settings' | 'model' | 'train' | 'test' | 'companions'> & { readonly notes: readonly string[] }> {
+): Promise<
+  Pick<SessionInput, 'settings' | 'model' | 'train' | 'test' | 'companions'> & { readonly notes: readonly string[] }
+> {
   const { seed } = wished;
   const spec = withOption(wished.model, 'input', wished.imageSize);
   const fromFile = isZooSpec(spec) ? undefined : await readModel({ ...wished, model: spec });
@@ -56,7 +58,14 @@ async function readSubject(
   const settings = { ...wished, model: withClasses(spec, train) };
   const model = fromFile ?? (await readModel(settings));
   const evaluation = settings.evalData === undefined ? test : await evaluationData(settings, takes, train);
-  return { settings, model, train, test: evaluation, companions, notes: [...findings, ...checkClasses(model.graph, train)] };
+  return {
+    settings,
+    model,
+    train,
+    test: evaluation,
+    companions,
+    notes: [...findings, ...checkClasses(model.graph, train)],
+  };
 }
 
 function readModel({ model, seed, headClasses, batchNorm, inputShape }: TrainSettings): Promise<LoadedModel> {

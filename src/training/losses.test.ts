@@ -28,8 +28,7 @@ interface LossCase {
 }
 
 const cases = ['losses.json', 'more-losses.json'].flatMap(
-  (name) =>
-    JSON.parse(readFileSync(join(fixtureFolder('pytorch'), 'optimizers', name), 'utf8')) as readonly LossCase[],
+  (name) => JSON.parse(readFileSync(join(fixtureFolder('pytorch'), 'optimizers', name), 'utf8')) as readonly LossCase[],
 );
 
 interface LossResult {

@@ -1,7 +1,7 @@
 // The losses as graphs: value, correct predictions and the gradient in one run, for a device's share of a round's
 // samples. The sums over shares, micro-batches and replicas are those of the whole batch; per sample they are PyTorch's
-// CrossEntropyLoss, MSELoss, L1Loss, HuberLoss and BCEWithLogitsLoss with reduction='mean', and the focal loss. Labels are checked when data is read
-// (data/labels.ts), not here.
+// CrossEntropyLoss, MSELoss, L1Loss, HuberLoss and BCEWithLogitsLoss with reduction='mean', and the focal loss. Labels
+// are checked when data is read (data/labels.ts), not here.
 
 import { assert } from '../assert.ts';
 import { InputError } from '../errors.ts';
@@ -48,14 +48,14 @@ export interface LossOptions {
  * Inputs: `logits`, `labels`, and `scale`, a float32 scalar: 1 / the batch size of the round. Outputs:
  * - `loss`: scalar, the sum of the samples' losses; a sample with several label positions counts with their mean.
  * float32, or float64 for float64 logits.
- * - `correct`: not of losses of numbers, scalar of the same type: the number of correct predictions; a sample with several positions
- * counts by its correct fraction.
+ * - `correct`: not of losses of numbers, scalar of the same type: the number of correct predictions; a sample with
+ * several positions counts by its correct fraction.
  * - `gradient`: of loss · scale, with the type and shape of the logits.
  *
  * Cross-entropy takes class numbers (any integer type) for logits [n, C, d…] or, if that does not fit, [n, d…, C]; or a
  * distribution of the logits' own shape, classes on axis 1. Focal takes class numbers alike. Binary cross-entropy takes
- * a label in [0, 1] for each logit, losses of numbers a target for each output. Dimensions of 1 after the batch count for nothing on either side. Throws
- * InputError if the shapes do not fit, and for an output that is not float.
+ * a label in [0, 1] for each logit, losses of numbers a target for each output. Dimensions of 1 after the batch count
+ * for nothing on either side. Throws InputError if the shapes do not fit, and for an output that is not float.
  */
 export function lossGraph(kind: LossKind, logits: ValueType, labels: ValueType, options: LossOptions = {}): Graph {
   const { labelSmoothing = 0, ignoresNegative = false } = options;
@@ -178,7 +178,10 @@ class LossWriter {
     this.#correct(matrix, given, perSample);
     const slope = e.emit('Mul', [e.emit('Mul', [p, rest]), e.emit('Mul', [logP, e.scalarLike(logP, 2)])]);
     const weight = only(e.emit('Mul', [e.emit('Sub', [squared, slope]), this.#factor(1 / perSample)]));
-    const scaled = e.emit('Mul', [e.emit('Exp', [logSoftmax]), e.emit('Expand', [weight, e.int64s([rowCount, classCount])])]);
+    const scaled = e.emit('Mul', [
+      e.emit('Exp', [logSoftmax]),
+      e.emit('Expand', [weight, e.int64s([rowCount, classCount])]),
+    ]);
     const less = e.emit('Neg', [weight]);
     const gradient = e.emit('ScatterElements', [scaled, labels, less], { axis: int(1), reduction: string('add') });
     this.#gradient(this.#fromMatrix(gradient, layout));

@@ -17,12 +17,12 @@ import type { PictureInput } from '../../training/data/pictures/picture-form.ts'
 import type { Preparation } from '../../training/data/preparation.ts';
 import { checkSettings } from '../../training/data/settings-check.ts';
 import { gunzip, type Source } from '../../training/data/source.ts';
-import type { TextInput } from '../../training/data/texts/text-form.ts';
 import { type DataSpec, parseDataSpec } from '../../training/data/spec.ts';
 import { split } from '../../training/data/split.ts';
 import { makeSynthetic } from '../../training/data/synthetic.ts';
 import { makeSyntheticTokens } from '../../training/data/synthetic-tokens.ts';
 import { type TableTask, tableDataset } from '../../training/data/tables/table-dataset.ts';
+import type { TextInput } from '../../training/data/texts/text-form.ts';
 import { readTokens } from '../../training/data/tokens.ts';
 import { type Disk, readError } from '../disk.ts';
 import { type DigitOptions, loadDigits } from './digits-cache.ts';
@@ -92,7 +92,10 @@ async function load(spec: DataSpec, options: Loading, seed: number): Promise<Dat
         form: preparation?.kind === 'pictures' ? preparation.form : undefined,
       });
     case 'npy': {
-      const [inputs, labels] = [readNpy(await readSource(spec.inputs, disk)), readNpy(await readSource(spec.labels, disk))];
+      const [inputs, labels] = [
+        readNpy(await readSource(spec.inputs, disk)),
+        readNpy(await readSource(spec.labels, disk)),
+      ];
       return {
         train: datasetFromPair(spec.inputs, inputField('input', inputs, spec.inputs), labelField(labels, spec.labels)),
       };

@@ -36,7 +36,10 @@ export interface PictureOptions {
   readonly form: PictureForm | undefined;
 }
 
-/** The pictures in a folder, or those that a table lists. Throws InputError for files that cannot be used, unless they are to be skipped. */
+/**
+ * The pictures in a folder, or those that a table lists. Throws InputError for files that cannot be used, unless they
+ * are to be skipped.
+ */
 export async function loadPictures(path: string, options: PictureOptions): Promise<Datasets> {
   const { settings, input, seed, disk, classNames } = options;
   const found = isTableName(path)

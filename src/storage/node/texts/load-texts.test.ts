@@ -88,7 +88,12 @@ test('pairs of texts, numbers as labels, JSON lines', async () => {
 
 test('plain text makes blocks whose labels are the next tokens; the last are for tests', async () => {
   const options = { input: { names: ['input_ids'] } };
-  const { train, test: held } = await load('t.txt', 'the film was good '.repeat(3), { maxLength: 4, evalSplit: 0.4 }, options);
+  const { train, test: held } = await load(
+    't.txt',
+    'the film was good '.repeat(3),
+    { maxLength: 4, evalSplit: 0.4 },
+    options,
+  );
   assert.deepEqual(rows(train), [
     [7, 8, 9, 4, 7, 8, 9, 4],
     [8, 9, 4, 7, 8, 9, 4, 7],
@@ -117,11 +122,26 @@ test('of conversations the assistant’s part is learnt, after the template’s 
 test('what is wrong with texts is one sentence', async () => {
   const table = 'text,label\ngood,yes\nbad,no\n';
   const cases: readonly (readonly [loading: Promise<unknown>, says: RegExp])[] = [
-    [load('t.csv', table, { tokenizer: join(folder, 'nothing.json') }), /nothing\.json cannot be read: there is no such/],
-    [load('t.csv', table, { tokenizer: join(folder, 'expected.json') }), /expected\.json is no tokenizer\.json that can be/],
-    [load('t.csv', table, {}, { input: { ...bert, vocabularySize: 4 } }), /line 2, has the token 4, and the model embeds 4/],
-    [load('t.csv', table, {}, { input: { names: ['input_ids', 'bbox'] } }), /The model's input bbox is none that texts/],
-    [load('t.csv', table, {}, { classNames: ['no', 'maybe'] }), /line 2, has the label "yes", which the training data do/],
+    [
+      load('t.csv', table, { tokenizer: join(folder, 'nothing.json') }),
+      /nothing\.json cannot be read: there is no such/,
+    ],
+    [
+      load('t.csv', table, { tokenizer: join(folder, 'expected.json') }),
+      /expected\.json is no tokenizer\.json that can be/,
+    ],
+    [
+      load('t.csv', table, {}, { input: { ...bert, vocabularySize: 4 } }),
+      /line 2, has the token 4, and the model embeds 4/,
+    ],
+    [
+      load('t.csv', table, {}, { input: { names: ['input_ids', 'bbox'] } }),
+      /The model's input bbox is none that texts/,
+    ],
+    [
+      load('t.csv', table, {}, { classNames: ['no', 'maybe'] }),
+      /line 2, has the label "yes", which the training data do/,
+    ],
     [load('t.csv', 'a,label\n1,2\n'), /t\.csv has no column of texts; name one with --columns\./],
     [load('t.txt', 'good'), /t\.txt has 2 tokens, too few for two blocks of 256; take more text/],
     [load('t.jsonl', '{"messages":[{"role":"user"}]}\n'), /t\.jsonl, line 1, is no conversation; it is a list of/],

@@ -18,7 +18,7 @@ export interface LoadedTokenizer {
   readonly specialTokens: Readonly<Record<string, string>>;
 }
 
-type TokenizerClass = (typeof import('@huggingface/tokenizers'))['Tokenizer'];
+type TokenizerClass = typeof import('@huggingface/tokenizers')['Tokenizer'];
 
 async function loadPackage(): Promise<TokenizerClass> {
   try {
@@ -77,7 +77,8 @@ export async function encoderOf(
     tokenizer = new Tokenizer({ ...parts, ...(JSON.parse(text) as object) }, {});
   } catch (error) {
     throw new InputError(
-      `${file} is no tokenizer.json that can be read (${(error as Error).message}); take the one of the model's folder.`,
+      `${file} is no tokenizer.json that can be read (${(error as Error).message}); take the one of the ` +
+        "model's folder.",
     );
   }
   const idOf = (...names: readonly (string | undefined)[]): number | undefined =>

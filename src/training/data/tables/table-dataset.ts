@@ -6,8 +6,8 @@ import { type Tensor, wrap } from '../../../graph/tensor.ts';
 import type { Datasets } from '../arrays.ts';
 import { createDataset, type Dataset, inferClassCount, inputField, labelField } from '../dataset.ts';
 import { type Column, columnOf, type NumberColumn, type Table } from './table.ts';
-import { labelsOf, severalLabels, textsOf } from './table-labels.ts';
 import type { ColumnForm, TableForm } from './table-form.ts';
+import { labelsOf, severalLabels, textsOf } from './table-labels.ts';
 
 /** What a table is read for. */
 export interface TableTask {
@@ -32,9 +32,8 @@ export function tableDataset(table: Table, task: TableTask): Datasets {
   const inputs = inputColumns(table, task, labels);
   if (inputs.length === 0) throw new InputError(`${table.source} has no column beside the label to learn from.`);
   const form = task.form ?? { columns: inputs.map((column) => formOf(table, column, task.standardizes)) };
-  const found = labels.length === 1
-      ? labelsOf(table, labels[0] as Column, task.classNames)
-      : severalLabels(table, labels);
+  const found =
+    labels.length === 1 ? labelsOf(table, labels[0] as Column, task.classNames) : severalLabels(table, labels);
   const { field: labelTensor, classNames } = found;
   const label = labelField(labelTensor, table.source);
   const input = inputField('input', inputsOf(table, form), table.source);

@@ -57,7 +57,11 @@ export function labelledTexts(table: Table, label: Column, options: TextOptions)
   };
   const found = labelsOf(table, label, options.classNames);
   const labels = labelField(found.field, table.source);
-  const fields = tokenFields(rows.map((row) => cut(row, length)), form, { padId: encoder.padId, source: table.source });
+  const fields = tokenFields(
+    rows.map((row) => cut(row, length)),
+    form,
+    { padId: encoder.padId, source: table.source },
+  );
   const classCount = found.classNames?.length ?? inferClassCount(labels);
   const dataset = createDataset(table.source, fields, labels, classCount);
   const named = found.classNames === undefined ? {} : { classNames: found.classNames };
@@ -72,10 +76,14 @@ export function unlabelledTexts(table: Table, form: TextForm, encoder: TokenEnco
   const columns = form.columns.map((name) => columnOf(table, name, 'the model'));
   const input = { names: form.inputs, length: form.length };
   const rows = tokenRows(table, columns, { encoder, input, maxLength: form.length });
-  const fields = tokenFields(rows.map((row) => cut(row, form.length)), form, {
-    padId: encoder.padId,
-    source: table.source,
-  });
+  const fields = tokenFields(
+    rows.map((row) => cut(row, form.length)),
+    form,
+    {
+      padId: encoder.padId,
+      source: table.source,
+    },
+  );
   const field = labelField({ type: 'int32', shape: [rows.length], data: new Int32Array(rows.length) }, table.source);
   return createDataset(table.source, fields, field);
 }

@@ -39,8 +39,7 @@ export function languageBlocks(texts: Iterable<readonly LanguagePiece[]>, option
       `${source} has ${ids.length} tokens, too few for two blocks of ${length}; take more text, or a shorter ` +
         '--max-length.',
     );
-  if (learntCount === 0)
-    throw new InputError(`${source} has no tokens to learn: no message has the role "assistant".`);
+  if (learntCount === 0) throw new InputError(`${source} has no tokens to learn: no message has the role "assistant".`);
   const rows = Array.from({ length: blockCount }, (_, block): TokenRow => {
     return { ids: ids.slice(block * length, (block + 1) * length), types: [] };
   });
@@ -53,7 +52,8 @@ export function languageBlocks(texts: Iterable<readonly LanguagePiece[]>, option
   const findings = [
     `${textCount} texts of ${ids.length} tokens make ${blockCount} blocks of ${length}; ${share} % are learnt.`,
   ];
-  const testCount = testFraction === 0 ? 0 : Math.min(blockCount - 1, Math.max(1, Math.round(blockCount * testFraction)));
+  const testCount =
+    testFraction === 0 ? 0 : Math.min(blockCount - 1, Math.max(1, Math.round(blockCount * testFraction)));
   if (testCount === 0) return { train: all, findings };
   const blocks = Uint32Array.from({ length: blockCount }, (_, block) => block);
   return {

@@ -38,7 +38,10 @@ export interface TextInput {
 /** Texts to numbers. */
 export interface TokenEncoder {
   /** Ids with special tokens and, of two texts, the type of each token. Undefined ids are unknown tokens. */
-  encode(text: string, pair?: string): { readonly ids: readonly (number | undefined)[]; readonly types: readonly number[] };
+  encode(
+    text: string,
+    pair?: string,
+  ): { readonly ids: readonly (number | undefined)[]; readonly types: readonly number[] };
   /** Ids without special tokens. */
   encodePart(text: string): readonly (number | undefined)[];
   /** Fills up samples. */

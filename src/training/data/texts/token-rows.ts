@@ -23,7 +23,11 @@ export function inputNames({ names }: TextInput): readonly string[] {
 }
 
 /** Fields [rows, length] of int64: ids, 1 for tokens and 0 for padding, types, and positions. */
-export function tokenFields(rows: readonly TokenRow[], form: TextForm, { padId, source }: { padId: number; source: string }): Field[] {
+export function tokenFields(
+  rows: readonly TokenRow[],
+  form: TextForm,
+  { padId, source }: { padId: number; source: string },
+): Field[] {
   const { inputs, length } = form;
   const makers: Readonly<Record<string, (row: TokenRow, place: number) => number>> = {
     attention_mask: ({ ids }, place) => (place < ids.length ? 1 : 0),
