@@ -4,7 +4,7 @@ import { z } from 'zod';
 import { InputError } from '../errors.ts';
 import { noiseKinds } from '../noise.ts';
 import { tangentLimit } from '../runtime/protocol/training-spec.ts';
-import { type TrainSettings, trainModes } from '../runtime/run/settings.ts';
+import { autoSchedule, type TrainSettings, trainModes } from '../runtime/run/settings.ts';
 import { checkCorrection, stalenessCorrections } from '../training/staleness.ts';
 import { numeric, type Setting, text, toggle, wholeOrZero } from './setting-values.ts';
 
@@ -82,7 +82,7 @@ export const modeSettings: Readonly<Record<ModeSetting, Setting>> = {
 /** Settings that do not go together, or with the mode. Throws InputError. */
 export function checkMode(settings: TrainSettings): void {
   const { mode, plan, staleness, verticalSync, aggregate, stalenessCorrection } = settings;
-  if (mode === 'async') throw new InputError(`--mode ${mode} does not run yet; use sync.`);
+  if (mode === 'async') checkAsynchronous(settings);
   const ofStream = [
     [staleness !== undefined, '--staleness'],
     [!verticalSync, '--no-vertical-sync'],
@@ -91,9 +91,21 @@ export function checkMode(settings: TrainSettings): void {
   ] as const;
   const [, name] = ofStream.find(([isGiven]) => isGiven) ?? [];
   // Without a mode, a plan's schedule says what it is.
-  const isAsynchronous = mode === undefined && plan !== undefined;
-  if (name !== undefined && !isAsynchronous) throw new InputError(`${name} needs --mode async.`);
+  const isFitting =
+    mode === 'async' ||
+    (mode === undefined && plan !== undefined) ||
+    (mode === 'forward-gradient' && name === '--staleness');
+  if (name !== undefined && !isFitting) throw new InputError(`${name} needs --mode async.`);
   checkCorrection(stalenessCorrection, { kind: settings.optimizer, momentum: settings.momentum });
   if (staleness !== undefined && !verticalSync)
     throw new InputError('--staleness and --no-vertical-sync cannot both be given: choose one.');
+}
+
+function checkAsynchronous({ workers, remote, schedule }: TrainSettings): void {
+  if (workers + remote === 0)
+    throw new InputError(
+      '--mode async needs several devices, whose rounds can overlap: give --workers N or --remote N.',
+    );
+  if (schedule !== autoSchedule)
+    throw new InputError(`--mode async has a schedule of its own: leave out --schedule ${schedule}.`);
 }

@@ -29,6 +29,8 @@ export interface StageOptions {
    * Default: it has memory of its own.
    */
   readonly budgetCount?: number | undefined;
+  /** In a stream: by how many rounds the weights that a round reads lag behind. Absent: rounds do not overlap. */
+  readonly staleness?: number;
 }
 
 /**

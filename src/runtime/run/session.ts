@@ -8,6 +8,7 @@ import { bytesInMiB } from '../../cluster/memory.ts';
 import { RunError } from '../../errors.ts';
 import type { LayerSequence } from '../../graph/layers.ts';
 import { importModel } from '../../graph/onnx/import.ts';
+import { wishOf } from '../../schedule/staleness.ts';
 import { saveCheckpoint } from '../../storage/checkpoints.ts';
 import type { RunFolder } from '../../storage/run-folder.ts';
 import { epochOf, roundsPerEpoch } from '../../training/data/order.ts';
@@ -226,6 +227,7 @@ class TrainingSession {
         },
         planAgain: (profile, cluster, wish) => planner.again(profile, cluster, wish),
         mayRecompute: planner.mayRecompute,
+        staleness: this.#plan?.staleness === undefined ? settings : wishOf(this.#plan),
         ...(this.#plan === undefined ? {} : { givenPlan: this.#plan }),
         checkGiven: (plan, cluster) => planner.checkGiven(plan, cluster),
       },

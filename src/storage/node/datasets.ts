@@ -11,6 +11,7 @@ import { readCsv } from '../../training/data/csv.ts';
 import { type DataSettings, defaultDataSettings } from '../../training/data/data-settings.ts';
 import { createDataset, type Dataset, inferClassCount, inputField, labelField } from '../../training/data/dataset.ts';
 import { readIdx } from '../../training/data/idx.ts';
+import { mix } from '../../training/data/mix.ts';
 import { readNpy } from '../../training/data/npy.ts';
 import { readNpz } from '../../training/data/npz.ts';
 import type { PictureInput } from '../../training/data/pictures/picture-form.ts';
@@ -90,6 +91,12 @@ async function load(spec: DataSpec, options: Loading, seed: number): Promise<Dat
       return makeSynthetic(spec, seed);
     case 'synthetic-tokens':
       return makeSyntheticTokens(spec, seed);
+    case 'mix': {
+      const parts = spec.parts.map(async ({ spec: own, share, text }) => ({
+        ...{ data: await load(own, options, seed), share, text },
+      }));
+      return mix(await Promise.all(parts), seed);
+    }
   }
 }
 
