@@ -2,7 +2,7 @@
 // lab's clusters A, C and D at 100 and 1000 Mbps, with the devices' models (cluster/device-kinds.ts). Deterministic:
 // the search is limited by counted work alone. Batch statistics are not replicated unless asked for: then stages are
 // single devices, and rounds have bubbles. Usage: npm run bench -- modes [--batch N] [--replicate-batch-norm]
-// [--planner NAME]
+// [--planner NAME] [--max-staleness N]
 
 import { parseArgs } from 'node:util';
 import type { Cluster } from '../dist/cluster/cluster.js';
@@ -17,6 +17,7 @@ const { values: flags } = parseArgs({
   options: {
     batch: { type: 'string', default: '64' },
     planner: { type: 'string', default: 'best' },
+    'max-staleness': { type: 'string' },
     'replicate-batch-norm': { type: 'boolean', default: false },
   },
 });
@@ -37,6 +38,7 @@ async function rowOf(letter: string, mbps: number, name: keyof typeof models): P
     planner: flags.planner,
     optimizerState: 1,
     replicateBatchDependent: flags['replicate-batch-norm'],
+    ...(flags['max-staleness'] === undefined ? {} : { maxStaleness: Number(flags['max-staleness']) }),
   });
   const [sync, stale] = modes;
   if (sync === undefined || stale === undefined || 'refusal' in sync || 'refusal' in stale)
