@@ -178,9 +178,8 @@ const cases: readonly Case[] = [
     name: 'no data',
     args: ['train', ...model],
     says:
-      '--data is missing: give images:DIR | table:FILE | text:FILE | mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | ' +
-      'csv:FILE | cifar10:DIR | ' +
-      'tokens:FILE | synthetic:SHAPE | synthetic-tokens:LENGTH:VOCABULARY.',
+      '--data is missing: give images:DIR | table:FILE | text:FILE | mnist | idx:DIR | npy:INPUTS,LABELS | ' +
+      'npz:FILE | csv:FILE | cifar10:DIR | tokens:FILE | synthetic:SHAPE | synthetic-tokens:LENGTH:VOCABULARY.',
   },
   {
     name: 'data of an unknown kind',
