@@ -7,16 +7,18 @@ import { evaluateGraph } from '../../graph/evaluate.ts';
 import { inferenceMode } from '../../graph/onnx/modes.ts';
 import { type Tensor, tensor } from '../../graph/tensor.ts';
 import { type HandPlan, handPlan } from '../../testing/hand-plans.ts';
-import { type MemoryRun, startCluster } from '../../testing/memory-cluster.ts';
+import { type MemoryCluster, type MemoryRun, startCluster } from '../../testing/memory-cluster.ts';
 import {
   batches,
   batchNormNet,
+  regressionNet,
   residualNet,
   subjectOf,
   type TestNet,
   transformerNet,
 } from '../../testing/training-subjects.ts';
 import { sliceSamples } from '../device/samples.ts';
+import { graphWeights } from './graph-weights.ts';
 import { InferenceRounds } from './inference-rounds.ts';
 
 interface InferenceRun {
@@ -41,6 +43,7 @@ function inferenceRun(net: TestNet, hand: HandPlan, window = 4): InferenceRun {
     run: {
       subject,
       plan,
+      weights: graphWeights(subject.sequence),
       batch: (round) => ({ ...rounds.batch(round), labels: noLabels }),
       onResults: (round, outputs) => rounds.results(round, outputs),
       onReady: (offer) => rounds.begin(offer),
@@ -111,3 +114,52 @@ for (const [name, net, hand] of cases)
     assert.deepEqual(await cluster.coordinator.end, { round: 5, stopped: false });
     await cluster.workersEnd();
   });
+
+test('10,000 inputs come out in order, each once, while two devices are killed and one returns', async () => {
+  const hand: HandPlan = { schedule: 'inference', cuts: [1, 2], shares: [[16], [8, 8], [16]], microBatchCount: 1 };
+  const { run, rounds, inputs, expected } = inferenceRun(regressionNet(), hand);
+  const order: number[] = [];
+  const happenings = new Map<number, () => unknown>([
+    [100, () => cluster.kill('b')],
+    [150, () => cluster.addWorker('b')],
+    [400, () => cluster.kill('d')],
+  ]);
+  let comeBack = (): void => {};
+  const isBack = new Promise<void>((resolve) => {
+    comeBack = resolve;
+  });
+  const cluster: MemoryCluster = await startCluster({
+    ...run,
+    onResults(round, outputs) {
+      order.push(round);
+      happenings.get(round)?.();
+      rounds.results(round, outputs);
+    },
+    observe(event) {
+      if (event.kind === 'recovered' && event.cause.startsWith('all devices of the given plan')) comeBack();
+    },
+  });
+  cluster.coordinator.end.catch((error: Error) => rounds.fail(error));
+  const requests = Array.from({ length: 7 }, (_, round) => inputs(round));
+  const wanted = requests.map(expected);
+  let next = 0;
+  const client = async (): Promise<void> => {
+    for (let round = next++; round < 625; round = next++) {
+      if (round >= 300) await isBack;
+      const [output] = await rounds.submit(requests[round % 7] as readonly Tensor[]);
+      assertClose(output, wanted[round % 7] as Tensor, `round ${round}`);
+    }
+  };
+  // While the device that came back cools down, only timers that keep no process alive are left.
+  const alive = setInterval(() => {}, 1000);
+  await Promise.all(Array.from({ length: 6 }, client)).finally(() => clearInterval(alive));
+  rounds.end();
+  assert.deepEqual(await cluster.coordinator.end, { round: 625, stopped: false });
+  assert.deepEqual(
+    order,
+    Array.from({ length: 625 }, (_, round) => round),
+  );
+  const causes = cluster.events.flatMap((event) => (event.kind === 'recovered' ? [event.cause.slice(0, 11)] : []));
+  assert.deepEqual(causes, ['b left in r', 'all devices', 'd left in r']);
+  await cluster.workersEnd();
+});

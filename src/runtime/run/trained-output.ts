@@ -42,7 +42,8 @@ export function outputOf(model: Graph, loss: LossKind, output: string | undefine
   return { graph, notes };
 }
 
-function withOutput(model: Graph, name: string | undefined): Graph {
+/** The model with this output alone (default: as it is). Throws InputError. */
+export function withOutput(model: Graph, name: string | undefined): Graph {
   if (name === undefined) return model;
   const found = model.outputs.find((output) => output.name === name);
   if (found === undefined) {
