@@ -35,6 +35,7 @@ const { stageExtractor } = await load('graph/stage.js');
 const { vit } = await load('models/vit.js');
 const { createRandom } = await load('random.js');
 const { decodeTensors, encodeTensors } = await load('runtime/device/codec.js');
+const { sizedByData } = await load('runtime/run/subject.js');
 const { loadDataset } = await load('storage/node/datasets.js');
 const { gather } = await load('training/data/dataset.js');
 const { giveMemory } = await load('transport/tensor-memory.js');
@@ -180,7 +181,7 @@ async function measured(name: string, each: Case): Promise<void> {
   const { graph } = importModel(readFileSync(trained(name, each)));
   const datasets = await loadDataset(each.test);
   const data = datasets.test ?? datasets.train;
-  const sequence = layers(inferenceMode(graph));
+  const sequence = layers(sizedByData(inferenceMode(graph), data));
   const [cuts, count] = [evenCuts(sequence), data.sampleCount - (data.sampleCount % batchSize)];
   const rows: string[][] = [];
   let exact: Result | undefined;

@@ -1,5 +1,5 @@
-// A transformer block has at least PipeEdge's four units (Fig. 3), whoever wrote the file (test/fixtures/blocks): both of
-// PyTorch's exporters, attention as one operator of ONNX or of ONNX Runtime.
+// A transformer block has at least PipeEdge's four units (Fig. 3), whoever wrote the file (test/fixtures/blocks): both
+// of PyTorch's exporters, attention as one operator of ONNX or of ONNX Runtime.
 
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';

@@ -1,4 +1,5 @@
-// PipeEdge's Fig. 7 and 8 (micro-batches), Fig. 9 (distilled models), and what bits chosen by the bandwidth add to Fig. 6.
+// PipeEdge's Fig. 7 and 8 (micro-batches), Fig. 9 (distilled models), and what bits chosen by the bandwidth add to Fig.
+// 6.
 
 import {
   type ActivationBits,
@@ -89,8 +90,8 @@ ${markdownTable(['images at once', 'even', 'pipeedge'], rows)}
 
 ![Micro-batches](pipeedge-figure7)
 
-The decline towards larger micro-batches is there: filling and draining take a larger part. The rise towards 12 is not: \
-the kinds' boards compute a batch in proportion to its size. The paper's boards did not at small ones, and its 0.48 is \
+The decline towards larger micro-batches is there: filling and draining take a larger part. The rise towards 12 is \
+not: the kinds' boards compute a batch in proportion to its size. The paper's boards did not at small ones, and its 0.48 is \
 half of what their throughput with ViT-Large (0.26 with two, 3.5 times the work) lets one expect of ViT-Base.`;
   const svg = lineChart({
     title: 'ViT-Base on two MinnowBoards',

@@ -117,7 +117,19 @@ export const pipeEdgeFigure4: Experiment = async () => {
   }
   const text = `Items a second with 16 boards at 1 Gbps, planner \`pipeedge\`.
 
-${markdownTable(['boards', 'model', 'paper, 16 boards', 'ours', 'difference', 'fewest boards that hold it', 'paper, 16 over these', 'ours'], rows)}
+${markdownTable(
+  [
+    'boards',
+    'model',
+    'paper, 16 boards',
+    'ours',
+    'difference',
+    'fewest boards that hold it',
+    'paper, 16 over these',
+    'ours',
+  ],
+  rows,
+)}
 
 ![MinnowBoard](pipeedge-figure4-minnowboard)
 ![RCC-VE](pipeedge-figure4-rcc-ve)
