@@ -91,8 +91,8 @@ ${markdownTable(['images at once', 'even', 'pipeedge'], rows)}
 ![Micro-batches](pipeedge-figure7)
 
 The decline towards larger micro-batches is there: filling and draining take a larger part. The rise towards 12 is \
-not: the kinds' boards compute a batch in proportion to its size. The paper's boards did not at small ones, and its 0.48 \
-is half of what their throughput with ViT-Large (0.26 with two, 3.5 times the work) lets one expect of ViT-Base.`;
+not: the kinds' boards compute a batch in proportion to its size. The paper's boards did not at small ones, and its \
+0.48 is half of what their throughput with ViT-Large (0.26 with two, 3.5 times the work) lets one expect of ViT-Base.`;
   const svg = lineChart({
     title: 'ViT-Base on two MinnowBoards',
     ...{ unit: 'images a second', xName: 'images at once', xs: sizes },
