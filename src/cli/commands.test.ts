@@ -121,6 +121,7 @@ test('every command has help with an example, and every example parses', async (
     'curve',
     'drain',
     'eval',
+    'predict',
     'export',
     'verify',
     'lab',
