@@ -1,14 +1,16 @@
-// The command's code as a script with V8's code cache; tools/bundle.mjs puts this file next to both. V8 rejects a cache
-// of another version of Node.js or of other flags; the script is then compiled as it runs.
+// The command's code as a script with V8's code cache; tools/bundle.mjs puts this file next to both. There is a cache for
+// each set of flags that commands run with. V8 rejects one of another version of Node.js or of other flags; the script
+// is then compiled as it runs.
 
 const { existsSync, readFileSync, writeFileSync } = require('node:fs');
 const { createRequire } = require('node:module');
 const { join } = require('node:path');
 const { pathToFileURL } = require('node:url');
+const { cachedDataVersionTag } = require('node:v8');
 const vm = require('node:vm');
 
 const path = join(__dirname, 'command-line.script');
-const cachePath = join(__dirname, 'command-line.cache');
+const cachePath = join(__dirname, `command-line.${cachedDataVersionTag()}.cache`);
 
 const script = new vm.Script(readFileSync(path, 'latin1'), {
   filename: path,

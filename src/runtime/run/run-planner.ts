@@ -9,6 +9,7 @@ import { remaining } from '../../planner/replan/survivors.ts';
 import { runInSlices, type Steps } from '../../planner/steps.ts';
 import { checkProgram } from '../../schedule/check.ts';
 import { program } from '../../schedule/generate.ts';
+import type { StageStore } from '../device/compiled-stages.ts';
 import { withLinks } from '../knowledge/link-watch.ts';
 import type { PlanWish } from '../knowledge/planning-options.ts';
 import type { LinkChange, Observer, RunEvent } from '../protocol/events.ts';
@@ -16,6 +17,7 @@ import type { Thoroughness } from '../protocol/profile-points.ts';
 import { optimizerStateCount } from '../protocol/training-spec.ts';
 import { choosePlanSteps } from './choose-plan.ts';
 import { withForwardOnly } from './fine-tuning.ts';
+import { keepPlan, keptPlan } from './kept-plans.ts';
 import { checkPlanMemory } from './plan-memory.ts';
 import { checkPlanFits, type PreparedRun } from './prepare.ts';
 import { autoSchedule } from './settings.ts';
@@ -29,16 +31,23 @@ const firstPlanningMs: Readonly<Record<Thoroughness, number>> = { quick: 5_000, 
 /** The limit while devices wait in the middle of a run. The plan may be improved at leisure. */
 const urgentPlanningMs = 5_000;
 
+interface PlannerEnvironment {
+  readonly clock: Clock;
+  readonly observe: Observer;
+  /** Keeps first plans for the next run. Default: nowhere. */
+  readonly planStore?: StageStore;
+}
+
 /** Plans for one run, from its settings. */
 export class RunPlanner {
   readonly #prepared: PreparedRun;
-  readonly #environment: { readonly clock: Clock; readonly observe: Observer };
+  readonly #environment: PlannerEnvironment;
   /** By device: what may still be used of its memory, whatever a given cluster says. */
   readonly #loweredMiB = new Map<string, number>();
   /** By pair of devices: links that were found slow, or fast again. */
   readonly #linkChanges = new Map<string, LinkChange>();
 
-  constructor(prepared: PreparedRun, environment: { readonly clock: Clock; readonly observe: Observer }) {
+  constructor(prepared: PreparedRun, environment: PlannerEnvironment) {
     this.#prepared = prepared;
     this.#environment = environment;
   }
@@ -53,14 +62,19 @@ export class RunPlanner {
   /** The first plan; undefined when `isOver` says that nobody wants it any more. InputError: nothing fits. */
   async first(profile: Profile, measured: Cluster, isOver: () => boolean): Promise<Plan | undefined> {
     const cluster = this.#given(measured);
-    const { clock } = this.#environment;
+    const { clock, planStore } = this.#environment;
+    const { settings, subject } = this.#prepared;
     const startMs = clock.now();
-    const plan = await runInSlices(
-      this.#planSteps(profile, cluster, firstPlanningMs[this.#prepared.settings.profile]),
-      clock,
-      isOver,
-    );
-    return plan && this.used(plan, clock.now() - startMs);
+    // In a strict run a plan is searched in grains, and predicted in samples.
+    const store = subject.training.grain === undefined ? planStore : undefined;
+    const question = { profile, cluster, settings: this.#questionSettings() };
+    const kept = store && (await keptPlan(store, question));
+    if (kept !== undefined) return this.used(kept, clock.now() - startMs);
+    const limitMs = firstPlanningMs[settings.profile];
+    const plan = await runInSlices(this.#planSteps(profile, cluster, limitMs), clock, isOver);
+    const planningMs = clock.now() - startMs;
+    if (store && plan && planningMs < limitMs) await keepPlan(store, question, plan);
+    return plan && this.used(plan, planningMs);
   }
 
   /**
@@ -127,28 +141,31 @@ export class RunPlanner {
     return withLinks({ ...cluster, devices }, [...this.#linkChanges.values()]);
   }
 
-  *#planSteps(profile: Profile, cluster: Cluster, limitMs: number, microBatchSize?: number): Steps<Plan> {
+  /** What the settings say of plans. */
+  #questionSettings(microBatchSize?: number) {
     const { settings, subject } = this.#prepared;
+    const { grain = 1 } = subject.training;
+    const microBatch = microBatchSize ?? settings.microBatch ?? subject.sequence.fixedBatch;
+    return {
+      batchSize: settings.batch / grain,
+      ...(settings.schedule === autoSchedule ? {} : { schedule: settings.schedule }),
+      planner: settings.planner,
+      compress: settings.compress,
+      optimizerState: optimizerStateCount(subject.training),
+      replicateBatchDependent: settings.replicateBatchNorm,
+      mayRecompute: this.mayRecompute,
+      ...(microBatch === undefined ? {} : { microBatchSize: microBatch / grain }),
+      useAll: settings.useAll,
+    };
+  }
+
+  *#planSteps(profile: Profile, cluster: Cluster, limitMs: number, microBatchSize?: number): Steps<Plan> {
     const { clock } = this.#environment;
     const endMs = clock.now() + limitMs;
-    const microBatch = microBatchSize ?? settings.microBatch ?? subject.sequence.fixedBatch;
-    const { grain = 1 } = subject.training;
-    const found = yield* choosePlanSteps(
-      {
-        isTimeUp: () => clock.now() > endMs,
-        profile: grain === 1 ? profile : profileInGrains(profile, grain),
-        cluster,
-        batchSize: settings.batch / grain,
-        ...(settings.schedule === autoSchedule ? {} : { schedule: settings.schedule }),
-        planner: settings.planner,
-        compress: settings.compress,
-        optimizerState: optimizerStateCount(subject.training),
-        replicateBatchDependent: settings.replicateBatchNorm,
-        mayRecompute: this.mayRecompute,
-        ...(microBatch === undefined ? {} : { microBatchSize: microBatch / grain }),
-      },
-      settings.useAll,
-    );
+    const { grain = 1 } = this.#prepared.subject.training;
+    const { useAll, ...settings } = this.#questionSettings(microBatchSize);
+    const asked = { ...settings, profile: grain === 1 ? profile : profileInGrains(profile, grain), cluster };
+    const found = yield* choosePlanSteps({ isTimeUp: () => clock.now() > endMs, ...asked }, useAll);
     return grain === 1 ? found : planInSamples(found, grain);
   }
 

@@ -34,6 +34,30 @@ export interface SessionEnvironment {
   readonly signal: AbortSignal;
   /** Keeps what a stage in this process is compiled to. Default: nowhere. */
   readonly stageStore?: StageStore;
+  /** Keeps first plans for the next run. Default: nowhere. */
+  readonly planStore?: StageStore;
+  /** The run's local workers, if they have been started already. Default: they are started when they can join. */
+  readonly localWorkers?: LocalWorkers | undefined;
+}
+
+/** Where a worker process finds its run. */
+export interface PlaceToJoin {
+  readonly url: string;
+  readonly joinCode: string;
+  /** The coordinator listens on an address of the network: its peers may be elsewhere. */
+  readonly insecure: boolean;
+}
+
+/** Worker processes of this machine, which wait to be told whom to join. */
+export interface LocalWorkers {
+  /** To be called once. `isAwaited`: true while the run waits for its workers; one that ends later is a lost device. */
+  join(place: PlaceToJoin & { isAwaited(): boolean }): void;
+  /** Rejects when a worker ends while it is awaited; never resolves. */
+  readonly failed: Promise<never>;
+  /** Resolves when all processes have ended; processes that linger for 2 s after the links closed are killed. */
+  ended(): Promise<void>;
+  /** Kills them: nobody needs them any more. */
+  drop(): void;
 }
 
 /** Where to listen and whom to wait for. */
@@ -52,6 +76,8 @@ export interface ClusterOptions {
   /** Compute threads of each of them. */
   readonly threads: number;
   readonly engine: 'onnxruntime' | 'reference';
+  /** These processes, if they have been started already. */
+  readonly localWorkers?: LocalWorkers;
   /** Where `asteroid drain` leaves its requests. */
   readonly runFolder?: string;
   readonly clock: Clock;
@@ -208,7 +234,7 @@ class TrainingSession {
 
   #trainOverWorkers(hooks: RunHooks): Promise<CoordinatorEnd> {
     const { settings } = this.#prepared;
-    const { clock, signal } = this.#environment;
+    const { clock, signal, localWorkers } = this.#environment;
     const given = this.#prepared.plan;
     if (given !== undefined) this.#plan = this.#planner.used(given, 0);
     const planner = this.#planner;
@@ -237,6 +263,7 @@ class TrainingSession {
         localCount: settings.workers,
         threads: settings.threads,
         engine: settings.engine,
+        ...(localWorkers === undefined ? {} : { localWorkers }),
         clock,
         signal,
         ...(this.#folder === undefined ? {} : { runFolder: this.#folder.path }),

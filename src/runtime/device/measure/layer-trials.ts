@@ -1,7 +1,7 @@
 // Measures layers alone: each compiled by itself, with made-up numbers. Layers of one kind are measured once.
 
 import { defined } from '../../../assert.ts';
-import { type DifferentiateOptions, differentiate } from '../../../autodiff/differentiate.ts';
+import { type DifferentiateOptions, differentiate, type StageGraphs } from '../../../autodiff/differentiate.ts';
 import type { Clock } from '../../../clock.ts';
 import type { Engine, Executable, Value } from '../../../engine/engine.ts';
 import { loweringOf } from '../../../engine/lowering.ts';
@@ -13,9 +13,10 @@ import { isFloat } from '../../../graph/tensor.ts';
 import { createRandom } from '../../../random.ts';
 import { median } from '../../../statistics.ts';
 import type { TrainingSpec } from '../../protocol/training-spec.ts';
-import { leastKept } from '../recomputation.ts';
+import { type LeastKept, leastKept } from '../recomputation.ts';
 import { differentiableNames } from '../stage-graphs.ts';
 import { isLong } from './calibration.ts';
+import { sum } from './parts.ts';
 import { madeUp } from './stage-trial.ts';
 import type { LayerTrial } from './trials.ts';
 
@@ -38,6 +39,8 @@ export interface LayerTrialOptions {
   readonly runs?: Runs;
   /** Only what both passes take: neither the parts of a split backward, nor what must be kept at least. */
   readonly isBrief?: boolean;
+  /** Kinds of which a split backward is measured; the others are split as these on average. Default: all. */
+  readonly splitKinds?: ReadonlySet<string> | undefined;
   /** Called after each kind at each size. */
   onStep(): void;
 }
@@ -65,19 +68,53 @@ export async function timeLayersAt(
   engine: Engine,
   sequence: LayerSequence,
   batchSize: number,
-  { training: { frozen }, clock, kinds, runs = usualRuns, isBrief = false, onStep }: LayerTrialOptions,
+  { training: { frozen }, clock, kinds, runs = usualRuns, isBrief = false, splitKinds, onStep }: LayerTrialOptions,
 ): Promise<readonly LayerTrial[]> {
   const representatives = new Map(kinds.map((kind, index) => [kind, index] as const).reverse());
   const extract = stageExtractor(sequence, batchSize);
-  const byKind = new Map<string, LayerTrial>();
-  for (const [kind, index] of representatives) {
+  const differentiated = (index: number): Differentiated => {
     const stage = extract(index, index + 1);
-    const trial = await measure(engine, stage, { frozen, clock, runs, isBrief });
-    const least = isBrief ? {} : { least: leastKept(stage, passOptions(engine, stage, frozen)) };
-    byKind.set(kind, { ...trial, ...least });
+    const options = passOptions(engine, stage, frozen);
+    return {
+      graphs: differentiate(stage, options),
+      least: isBrief ? undefined : leastKept(stage, options),
+    };
+  };
+  const indices = [...representatives.values()];
+  const byKind = new Map<string, LayerTrial>();
+  const [measured, unknown] = [new Set<string>(), new Set<string>()];
+  let next = indices[0] === undefined ? undefined : differentiated(indices[0]);
+  for (const [position, kind] of [...representatives.keys()].entries()) {
+    const { graphs, least } = defined(next, kind);
+    const isSplit = !isBrief && splitKinds?.has(kind) !== false;
+    const compiled = compilePasses(engine, graphs, isSplit);
+    // The next layer is differentiated while the engine's thread, which has its messages after this, compiles this one.
+    await Promise.resolve();
+    const following = indices[position + 1];
+    next = following === undefined ? undefined : differentiated(following);
+    const trial = await measure(engine, graphs, await compiled, { clock, runs });
+    byKind.set(kind, { ...trial, ...(isBrief ? {} : { least }) });
+    if (hasBoth(graphs)) (isSplit ? measured : unknown).add(kind);
     onStep();
   }
-  return kinds.map((kind) => defined(byKind.get(kind), kind));
+  const parts = usualParts([...measured].map((kind) => defined(byKind.get(kind), kind)));
+  return kinds.map((kind) => ({ ...defined(byKind.get(kind), kind), ...(unknown.has(kind) ? parts : {}) }));
+}
+
+/** How backward passes are split on average. Empty where none is known. */
+function usualParts(trials: readonly LayerTrial[]): Partial<Pick<LayerTrial, 'inputPart' | 'weightPart'>> {
+  const allMs = sum(trials.map(({ backwardMs }) => backwardMs));
+  if (allMs === 0) return {};
+  const part = (key: 'inputPart' | 'weightPart'): number =>
+    sum(trials.map((trial) => trial.backwardMs * trial[key])) / allMs;
+  return { inputPart: part('inputPart'), weightPart: part('weightPart') };
+}
+
+/** A layer's passes as graphs. */
+interface Differentiated {
+  readonly graphs: StageGraphs;
+  /** What must be kept at least; undefined where nobody asks. */
+  readonly least: LeastKept | undefined;
 }
 
 /** A layer at another batch size, where it is not measured: calibration needs its part among the layers around it. */
@@ -116,13 +153,36 @@ function passOptions(
   };
 }
 
-/** Compiles, runs and times the passes of one layer with made-up numbers. */
-async function measure(
-  engine: Engine,
-  stage: StageGraph,
-  { frozen, isBrief, ...timing }: Timing & { readonly frozen: readonly string[]; readonly isBrief: boolean },
-): Promise<LayerTrial> {
-  const graphs = differentiate(stage, passOptions(engine, stage, frozen));
+/** The passes of a layer that are timed, and how they are compiled: those of a split backward only where it has both. */
+type Passes = Readonly<Record<'forward' | 'backward' | 'backwardInput' | 'backwardWeight', Pass | undefined>>;
+
+/** Undefined: it computes nothing. */
+interface Pass {
+  readonly graph: Graph;
+  readonly executable: Executable;
+}
+
+/** Compiles the passes of one layer, one after the other. */
+async function compilePasses(engine: Engine, graphs: StageGraphs, mayBeSplit: boolean): Promise<Passes> {
+  const isSplit = mayBeSplit && hasBoth(graphs);
+  const compiled = async (graph: Graph): Promise<Pass | undefined> =>
+    graph.outputs.length === 0 ? undefined : { graph, executable: await engine.compile(graph) };
+  const [forward, backward, backwardInput, backwardWeight] = await Promise.all([
+    compiled(graphs.forward),
+    compiled(graphs.backward),
+    isSplit ? compiled(graphs.backwardInput) : undefined,
+    isSplit ? compiled(graphs.backwardWeight) : undefined,
+  ]);
+  return { forward, backward, backwardInput, backwardWeight };
+}
+
+/** Whether its backward pass can be split: it gives gradients of inputs and of weights. */
+function hasBoth({ inputGradients, parameterGradients }: StageGraphs): boolean {
+  return inputGradients.length > 0 && parameterGradients.length > 0;
+}
+
+/** Runs and times the passes of one layer with made-up numbers, and frees them. */
+async function measure(engine: Engine, graphs: StageGraphs, passes: Passes, timing: Timing): Promise<LayerTrial> {
   const random = createRandom(1);
   const values = new Map<string, Value>();
   const valueFor = ({ name, type, shape }: ValueInfo): Value => {
@@ -130,28 +190,28 @@ async function measure(
     values.set(name, value);
     return value;
   };
-  const timed = async (graph: Graph): Promise<number> => {
-    if (graph.outputs.length === 0) return 0;
-    const executable = await engine.compile(graph);
+  const timed = async (pass: Pass | undefined): Promise<number> => {
+    if (pass === undefined) return 0;
+    const { graph, executable } = pass;
     const types = new Map(graph.inputs.map((input) => [input.name, input]));
     const feeds = Object.fromEntries(executable.inputs.map((name) => [name, valueFor(defined(types.get(name), name))]));
-    const ms = await time(engine, executable, feeds, timing);
-    for (const [name, value] of Object.entries(executable.run(feeds))) {
+    const { ms, results } = await time(engine, executable, feeds, timing);
+    for (const [name, value] of Object.entries(results)) {
       if (values.has(name)) engine.release(value);
       else values.set(name, value);
     }
     executable.release();
     return ms;
   };
-  const forwardMs = await timed(graphs.forward);
-  const hasBoth = !isBrief && graphs.inputGradients.length > 0 && graphs.parameterGradients.length > 0;
-  const backwardMs = await timed(graphs.backward);
-  const inputMs = hasBoth ? await timed(graphs.backwardInput) : graphs.inputGradients.length > 0 ? backwardMs : 0;
-  const weightMs = hasBoth ? await timed(graphs.backwardWeight) : backwardMs - inputMs;
+  const forwardMs = await timed(passes.forward);
+  const backwardMs = await timed(passes.backward);
+  const isSplit = passes.backwardInput !== undefined;
+  const inputMs = isSplit ? await timed(passes.backwardInput) : graphs.inputGradients.length > 0 ? backwardMs : 0;
+  const weightMs = isSplit ? await timed(passes.backwardWeight) : backwardMs - inputMs;
   const partOf = (ms: number): number => (backwardMs > 0 ? ms / backwardMs : 0);
   for (const value of values.values()) engine.release(value);
   await engine.settled();
-  const savedBytes = [...graphs.saved, ...graphs.savedInputs].reduce((sum, { bytes }) => sum + bytes, 0);
+  const savedBytes = sum([...graphs.saved, ...graphs.savedInputs].map(({ bytes }) => bytes));
   return { forwardMs, backwardMs, inputPart: partOf(inputMs), weightPart: partOf(weightMs), savedBytes };
 }
 
@@ -165,17 +225,18 @@ export interface Timing {
   readonly runs: Runs;
 }
 
-/** The median time of a run inside the engine, after one run to warm up. */
+/** The time of a run inside the engine, after one run to warm up, and what the last run gave. */
 async function time(
   engine: Engine,
   executable: Executable,
   feeds: Readonly<Record<string, Value>>,
   { clock, runs }: Timing,
-): Promise<number> {
+): Promise<{ readonly ms: number; readonly results: Readonly<Record<string, Value>> }> {
+  let results: Readonly<Record<string, Value>> = {};
   const runOnce = async (): Promise<number> => {
-    const before = engine.busyMs();
-    const results = executable.run(feeds);
     for (const value of Object.values(results)) engine.release(value);
+    const before = engine.busyMs();
+    results = executable.run(feeds);
     await engine.settled();
     return engine.busyMs() - before;
   };
@@ -184,7 +245,7 @@ async function time(
   const startMs = clock.now();
   while (times.length < runs.least || (clock.now() - startMs < runs.ms && times.length < runs.most))
     times.push(await runOnce());
-  return runs.isShortest === true ? Math.min(...times) : median(times);
+  return { ms: runs.isShortest === true ? Math.min(...times) : median(times), results };
 }
 
 /** What a run of next to nothing takes inside the engine. */
@@ -192,8 +253,8 @@ export async function timeEmptyRun(engine: Engine, timing: Timing): Promise<numb
   const builder = new GraphBuilder('empty', { seed: 1 });
   const executable = await engine.compile(builder.build([builder.relu(builder.input('x', 'float32', [1]))]));
   const x = engine.upload(madeUp('float32', [1], () => 0));
-  const ms = await time(engine, executable, { x }, timing);
-  engine.release(x);
+  const { ms, results } = await time(engine, executable, { x }, timing);
+  for (const value of [x, ...Object.values(results)]) engine.release(value);
   executable.release();
   return ms;
 }
