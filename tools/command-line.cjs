@@ -6,7 +6,7 @@ const { existsSync, readFileSync, writeFileSync } = require('node:fs');
 const { createRequire } = require('node:module');
 const { join } = require('node:path');
 const { pathToFileURL } = require('node:url');
-const { cachedDataVersionTag } = require('node:v8');
+const { cachedDataVersionTag, setFlagsFromString } = require('node:v8');
 const vm = require('node:vm');
 
 const path = join(__dirname, 'command-line.script');
@@ -30,9 +30,14 @@ exports.isCacheTaken = script.cachedDataRejected === false;
 
 exports.runCommandLine = (words) => bundled.exports.runCommandLine(words);
 
+exports.processes = bundled.exports.processes;
+
 /** Runs a command and writes the cache with what has been compiled since, and what was in it before. */
 exports.writeCodeCache = async (words) => {
+  // What has not run for a while is kept too; the flag is part of the cache's name.
+  setFlagsFromString('--no-flush-bytecode');
   const { exitCode, error } = await exports.runCommandLine(words);
+  setFlagsFromString('--flush-bytecode');
   if (exitCode !== 0) throw new Error(`asteroid ${words.join(' ')}: ${error}`);
   writeFileSync(cachePath, script.createCachedData());
 };

@@ -271,9 +271,19 @@ class TrainingSession {
     );
   }
 
+  /** Draws the weights of a fresh model while devices measure, one tensor at a time: else all wait for it later. */
+  #drawWeights(): void {
+    const tensors = [...this.#state.parameter.values()];
+    const next = (): void => {
+      if (tensors.pop()?.data !== undefined) this.#environment.clock.after(0, next);
+    };
+    next();
+  }
+
   /** Events pass through here on their way out; documents of the run folder are written from them. */
   #watch(event: RunEvent): void {
     this.#planner.observed(event);
+    if (event.kind === 'phase' && event.phase === 'profiling') this.#drawWeights();
     if (event.kind === 'phase' && event.phase === 'training' && !this.#isTraining) {
       this.#isTraining = true;
       this.#planReadyMs = this.#environment.clock.now();

@@ -20,12 +20,15 @@ import { sum } from './parts.ts';
 import { madeUp } from './stage-trial.ts';
 import type { LayerTrial } from './trials.ts';
 
-/** Timed runs of a graph, after one to warm up: until this time is spent, within these counts. */
+/** Timed runs of a graph: until this time is spent, within these counts. */
 export interface Runs {
   readonly ms: number;
   readonly least: number;
   readonly most: number;
-  /** Of few runs the shortest counts, for what disturbs them makes them longer. Default: the median. */
+  /**
+   * Of few runs the shortest counts, for what disturbs them makes them longer. Default: the median, after one run to
+   * warm up.
+   */
   readonly isShortest?: boolean;
 }
 
@@ -225,7 +228,7 @@ export interface Timing {
   readonly runs: Runs;
 }
 
-/** The time of a run inside the engine, after one run to warm up, and what the last run gave. */
+/** The time of a run inside the engine, and what the last run gave. */
 async function time(
   engine: Engine,
   executable: Executable,
@@ -240,7 +243,7 @@ async function time(
     await engine.settled();
     return engine.busyMs() - before;
   };
-  await runOnce();
+  if (runs.isShortest !== true) await runOnce();
   const times: number[] = [];
   const startMs = clock.now();
   while (times.length < runs.least || (clock.now() - startMs < runs.ms && times.length < runs.most))

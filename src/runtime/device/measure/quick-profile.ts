@@ -1,5 +1,5 @@
 // A profile in seconds, for a run that begins at once: layers alone for one sample and for as many as take about a
-// quarter of a second, and at that size the whole model as a few real stages, and most of it as a last one. Other batch
+// quarter of a second, and at that size the whole model as a few real stages, the last in both forms. Other batch
 // sizes follow from a line through the two. Graphs are compiled two to three times over, against thirty in a full
 // profile (profiler.ts).
 
@@ -10,20 +10,22 @@ import { median } from '../../../statistics.ts';
 import { calibratedTimes, deviceTimes, type Factors, layersMs, noSplit, partFactors } from './calibration.ts';
 import { type LayerTrialOptions, type Runs, scaledTrial, timeEmptyRun, timeLayersAt } from './layer-trials.ts';
 import type { FoundTimes, ProfileOptions } from './measurement.ts';
-import { at, partStarts, type Range, rangesOf, sum, sumsByPart } from './parts.ts';
+import { at, partStarts, rangesOf, sum, sumsByPart } from './parts.ts';
 import { type Span, timeMicroBatches, total } from './stage-trial.ts';
 import { inPasses, type LayerTrial, type TrialRequest, timeStages, withTrial } from './trials.ts';
 
-/** A micro-batch that is measured takes about so long at this rate, which one core reaches or passes… */
-const microBatchMs = 80;
-const flopsPerMs = 8e6;
+/** A micro-batch that is measured takes about so long at this rate, which one core of a laptop reaches or passes… */
+const microBatchMs = 100;
+const flopsPerMs = 2.4e7;
 /** … but no longer than this by what few samples take, unless these take longer. */
-const longestMs = 1_500;
+const longestMs = 600;
+/** So many samples tell what a sample takes from what a micro-batch takes, whatever its size. */
+const tellingCount = 4;
 /** Of the time of the backward passes, that of layers whose backward passes are measured split too. */
-const splitPart = 0.6;
+const splitPart = 0.4;
 /** Parts of the model that are measured as stages. */
 const partCount = 3;
-const runs: Runs = { ms: 3, least: 2, most: 5, isShortest: true };
+const runs: Runs = { ms: 1.5, least: 3, most: 4, isShortest: true };
 const emptyRuns: Runs = { ms: 5, least: 5, most: 30, isShortest: true };
 const span: Span = { ms: 8, runLimit: 1, count: 2, warmRuns: 1 };
 
@@ -46,7 +48,7 @@ export async function quickTimes(
   ): Promise<readonly LayerTrial[]> =>
     (await timeLayersAt(engine, sequence, size, { ...trialOptions, ...which })).map((trial) => lessRuns(trial, runMs));
   const byFlops = samplesByFlops(sequence);
-  const mayGrow = most > smallest && byFlops >= 2 * smallest;
+  const mayGrow = most > smallest;
   const small = await layersAt(smallest, { isBrief: mayGrow });
   const batchSize = mayGrow ? clamp(samplesFor(byFlops, aloneMs(small) / smallest), smallest + 1, most) : smallest;
   const large = mayGrow ? await layersAt(batchSize, { splitKinds: longestKinds(kinds, small) }) : small;
@@ -95,9 +97,10 @@ function samplesByFlops({ layers }: LayerSequence): number {
   return sampleFlops === 0 ? Number.POSITIVE_INFINITY : (microBatchMs * flopsPerMs) / sampleFlops;
 }
 
-/** Samples of a micro-batch to measure, from what one takes among few. */
+/** Samples of a micro-batch to measure, from what one takes among few, which is more than one takes among many. */
 function samplesFor(byFlops: number, sampleMs: number): number {
-  return Math.floor(Math.max(microBatchMs / sampleMs, Math.min(byFlops, longestMs / sampleMs)));
+  const mostCount = longestMs / sampleMs;
+  return Math.floor(Math.max(microBatchMs / sampleMs, Math.min(mostCount, Math.max(tellingCount, byFlops))));
 }
 
 function clamp(value: number, least: number, most: number): number {
@@ -153,9 +156,8 @@ async function stageFactors(request: TrialRequest, callsMs: number): Promise<Sta
     partCount,
   );
   const ranges = rangesOf(starts, alone.length);
-  // A last stage of more than one part stands for all: its passes are one graph.
-  const lastParts = Math.max(1, partCount - 1);
-  const last: Range = [at(starts, Math.max(0, starts.length - lastParts)), alone.length];
+  // The last part as a last stage stands for all: its passes are one graph.
+  const last = defined(ranges.at(-1), 'a part');
   const stages = [...inPasses(ranges, 'apart'), ...inPasses([last], 'step')];
   const updatesMs: number[] = [];
   const times = await timeStages(request, stages, async (trial, index) => {
@@ -170,9 +172,11 @@ async function stageFactors(request: TrialRequest, callsMs: number): Promise<Sta
       parts.map((part) => part && layersMs(part[pass], callsMs / 2)),
     );
   const known = parts.filter((part) => part !== undefined);
-  const apart = parts.slice(-lastParts).flatMap((part) => (part === undefined ? [] : layersMs(total(part), callsMs)));
-  const isKnown = apart.length === Math.min(lastParts, parts.length) && step !== undefined;
-  const fused = isKnown ? layersMs(total(step), callsMs) / sum(apart) : 1;
+  const lastPart = parts.at(-1);
+  const fused =
+    lastPart === undefined || step === undefined
+      ? 1
+      : layersMs(total(step), callsMs) / layersMs(total(lastPart), callsMs);
   const mains = known.map((part) => part.mainMs).filter((ms) => ms !== undefined);
   return {
     factors: {
