@@ -13,7 +13,11 @@ import { fileURLToPath } from 'node:url';
 import { build } from 'esbuild';
 
 const at = (path) => fileURLToPath(new URL(`../${path}`, import.meta.url));
-const threads = ['engine/node/compute-thread-entry', 'runtime/host/stages-ahead-entry'];
+const threads = [
+  'engine/node/compute-thread-entry',
+  'runtime/host/stages-ahead-entry',
+  'storage/node/pictures/decode-thread-entry',
+];
 /** Processes whose code is the command's, by their name there (src/cli/command-line.ts). */
 const processes = { 'profile-apart': 'runtime/host/profile-apart-entry' };
 const own = at('src');
@@ -40,7 +44,7 @@ const options = {
   platform: 'node',
   target: 'node20',
   // Packages that are loaded only when they are needed; some look for files of their own.
-  external: ['onnxruntime-*', 'mnist', 'bonjour-service', '@peculiar/x509', 'reflect-metadata'],
+  external: ['onnxruntime-*', 'sharp', '@huggingface/*', 'hyparquet*', 'mnist', 'bonjour-service', '@peculiar/x509', 'reflect-metadata'],
   logLevel: 'warning',
 };
 

@@ -9,20 +9,24 @@ interface Modules {
   'autodiff/forward-mode.js': typeof import('../../dist/autodiff/forward-mode.js');
   'autodiff/recompute.js': typeof import('../../dist/autodiff/recompute.js');
   'autodiff/saving.js': typeof import('../../dist/autodiff/saving.js');
+  'cli/settings.js': typeof import('../../dist/cli/settings.js');
   'engine/buffers.js': typeof import('../../dist/engine/buffers.js');
   'engine/lowering.js': typeof import('../../dist/engine/lowering.js');
   'engine/node/compute-thread.js': typeof import('../../dist/engine/node/compute-thread.js');
   'engine/node/host-node.js': typeof import('../../dist/engine/node/host-node.js');
   'engine/node/onnxruntime-node.js': typeof import('../../dist/engine/node/onnxruntime-node.js');
-  'engine/reference.js': typeof import('../../dist/engine/reference.js');
   'engine/onnxruntime-memory.js': typeof import('../../dist/engine/onnxruntime-memory.js');
+  'engine/reference.js': typeof import('../../dist/engine/reference.js');
+  'graph/builder.js': typeof import('../../dist/graph/builder.js');
   'graph/emitter.js': typeof import('../../dist/graph/emitter.js');
   'graph/gradient-name.js': typeof import('../../dist/graph/gradient-name.js');
   'graph/layers.js': typeof import('../../dist/graph/layers.js');
+  'graph/onnx/export.js': typeof import('../../dist/graph/onnx/export.js');
   'graph/onnx/import.js': typeof import('../../dist/graph/onnx/import.js');
   'graph/onnx/modes.js': typeof import('../../dist/graph/onnx/modes.js');
   'graph/static.js': typeof import('../../dist/graph/static.js');
   'graph/tensor.js': typeof import('../../dist/graph/tensor.js');
+  'models/blocks.js': typeof import('../../dist/models/blocks.js');
   'models/zoo.js': typeof import('../../dist/models/zoo.js');
   'planner/cost.js': typeof import('../../dist/planner/cost.js');
   'planner/layout.js': typeof import('../../dist/planner/layout.js');
@@ -35,15 +39,21 @@ interface Modules {
   'runtime/device/mailbox.js': typeof import('../../dist/runtime/device/mailbox.js');
   'runtime/device/segmented-vector.js': typeof import('../../dist/runtime/device/segmented-vector.js');
   'runtime/host/profile-here.js': typeof import('../../dist/runtime/host/profile-here.js');
+  'runtime/host/session-here.js': typeof import('../../dist/runtime/host/session-here.js');
+  'runtime/run/delayed-training.js': typeof import('../../dist/runtime/run/delayed-training.js');
+  'runtime/run/evaluate.js': typeof import('../../dist/runtime/run/evaluate.js');
   'schedule/generate.js': typeof import('../../dist/schedule/generate.js');
   'schedule/schedules.js': typeof import('../../dist/schedule/schedules.js');
   'simulator/simulate.js': typeof import('../../dist/simulator/simulate.js');
-  'testing/run-graph.js': typeof import('../../dist/testing/run-graph.js');
+  'storage/node/datasets.js': typeof import('../../dist/storage/node/datasets.js');
   'testing/random-plans.js': typeof import('../../dist/testing/random-plans.js');
   'testing/random-problems.js': typeof import('../../dist/testing/random-problems.js');
+  'testing/run-graph.js': typeof import('../../dist/testing/run-graph.js');
+  'training/data/dataset.js': typeof import('../../dist/training/data/dataset.js');
+  'training/data/order.js': typeof import('../../dist/training/data/order.js');
   'transport/node/tls/authority.js': typeof import('../../dist/transport/node/tls/authority.js');
-  'transport/node/websocket.js': typeof import('../../dist/transport/node/websocket.js');
   'transport/node/websocket-server.js': typeof import('../../dist/transport/node/websocket-server.js');
+  'transport/node/websocket.js': typeof import('../../dist/transport/node/websocket.js');
 }
 
 /** Imports a module of a build. */

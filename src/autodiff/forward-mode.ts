@@ -53,9 +53,9 @@ export interface TangentGraph {
   readonly withoutTangent: readonly string[];
 }
 
-/** The graph's name for the tangent of a value. */
-export function tangentName(value: string): string {
-  return `tangent(${value})`;
+/** The graph's name for a tangent of a value; of several (several-tangents.ts), that with this index. */
+export function tangentName(value: string, index = 0): string {
+  return index === 0 ? `tangent(${value})` : `tangent(${value})#${index}`;
 }
 
 /**
@@ -83,10 +83,9 @@ export function tangentGraph(stage: StaticGraph, options: TangentOptions): Tange
   const gradients = new Map(tangentOutputs.map((name) => [name, tangents.get(name) as string]));
   const pass = lower({ emitter: written, forwardCount, results, gradients });
   const { emitter } = pass;
-  const { list, targets, rename } = nameTangents(emitter, {
-    ...arrange(emitter, { forwardCount: pass.forwardCount, data, moving: options.inputs.map(tangentName), starts }),
-    tangents: pass.gradients,
-  });
+  const moving = options.inputs.map((name) => tangentName(name));
+  const arranged = arrange(emitter, { forwardCount: pass.forwardCount, data, moving, starts });
+  const { list, targets, rename } = nameTangents(emitter, { ...arranged, tangents: pass.gradients });
   const isConstant = (value: string): boolean => emitter.constantValue(value) !== undefined;
   const selection = list.select([...results, ...targets], () => false, isConstant);
   const read = new Set(selection.leaves);

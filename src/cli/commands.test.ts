@@ -117,6 +117,7 @@ test('every command has help with an example, and every example parses', async (
     'plan',
     'simulate',
     'what-if',
+    'infer',
     'curve',
     'drain',
     'eval',

@@ -188,7 +188,7 @@ const cases: readonly Case[] = [
       'The data spec "parquet:x" cannot be read: its kind is unknown; ' +
       'valid are mnist, cifar10:DIR, idx:DIR, images:DIR, npy:INPUTS,LABELS, npz:FILE, csv:FILE[,LABELCOLUMN], ' +
       'tokens:FILE[,BLOCKLENGTH], synthetic:SHAPE[:CLASSES[:SAMPLES]], ' +
-      'synthetic-tokens:LENGTH:VOCABULARY[:CLASSES[:SAMPLES]].',
+      'synthetic-tokens:LENGTH:VOCABULARY[:CLASSES[:SAMPLES]], mix:SPEC[@SHARE]+SPEC[@SHARE].',
   },
 
   {

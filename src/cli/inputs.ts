@@ -6,31 +6,24 @@ import { join } from 'node:path';
 import { parseCluster, parsePlan } from '../cluster/validate.ts';
 import { InputError } from '../errors.ts';
 import { parseInputShape } from '../graph/onnx/input-shapes.ts';
+import { isZooSpec } from '../models/zoo.ts';
 import { loadModel } from '../runtime/host/models.ts';
 import { prepareRun } from '../runtime/host/session-here.ts';
+import type { LoadedModel } from '../runtime/run/loaded-model.ts';
 import type { PreparedRun, SessionInput } from '../runtime/run/prepare.ts';
 import type { TrainSettings } from '../runtime/run/settings.ts';
 import { loadLatestCheckpoint } from '../storage/checkpoints.ts';
 import { loadDataset } from '../storage/node/datasets.ts';
 import { nodeDisk } from '../storage/node/disk.ts';
 import type { Dataset } from '../training/data/dataset.ts';
+import type { PictureInput } from '../training/data/pictures/picture-form.ts';
 import { readText } from './files.ts';
+import { checkClasses, pictureInputOf, withClasses, withOption, zooPictureInput } from './fit-model.ts';
 import type { Output } from './output.ts';
 
 /** A run from its settings; `resume` is the folder of the run to resume. */
-export async function readRun(
-  settings: TrainSettings,
-  resume: string | undefined,
-  output: Output,
-): Promise<PreparedRun> {
-  const { headClasses, batchNorm } = settings;
-  const model = await loadModel(settings.model, settings.seed, {
-    ...(headClasses === undefined ? {} : { headClasses }),
-    ...(batchNorm === undefined ? {} : { batchNorm }),
-    inputShapes: settings.inputShape.map(parseInputShape),
-  });
-  const { train, test } = await loadDataset(settings.data, { seed: settings.seed });
-  const evaluation = settings.evalData === undefined ? test : await evaluationData(settings.evalData, settings.seed);
+export async function readRun(wished: TrainSettings, resume: string | undefined, output: Output): Promise<PreparedRun> {
+  const { settings, model, train, test, notes } = await readSubject(wished);
   const plan = settings.plan === undefined ? undefined : await readPlan(settings.plan);
   const cluster =
     settings.cluster === undefined ? undefined : parseCluster(await readText(settings.cluster), settings.cluster);
@@ -39,18 +32,48 @@ export async function readRun(
     settings,
     model,
     train,
-    test: evaluation,
+    test,
     ...(plan === undefined ? {} : { plan }),
     ...(cluster === undefined ? {} : { cluster }),
     ...(checkpoint === undefined ? {} : { checkpoint }),
     ...(resume === undefined ? {} : { isUnwritten: !existsSync(join(resume, 'model.onnx')) }),
   });
-  for (const message of run.notes) output.observe({ kind: 'note', message });
+  for (const message of [...run.notes, ...notes]) output.observe({ kind: 'note', message });
   return run;
 }
 
-async function evaluationData(spec: string, seed: number): Promise<Dataset> {
-  const { train, test } = await loadDataset(spec, { seed });
+/** Model and data, and the settings with the model's name as it fits the data. */
+async function readSubject(
+  wished: TrainSettings,
+): Promise<Pick<SessionInput, 'settings' | 'model' | 'train' | 'test'> & { readonly notes: readonly string[] }> {
+  const { seed } = wished;
+  const spec = withOption(wished.model, 'input', wished.imageSize);
+  const fromFile = isZooSpec(spec) ? undefined : await readModel({ ...wished, model: spec });
+  const picture = fromFile === undefined ? zooPictureInput(spec) : pictureInputOf(fromFile.graph);
+  const { train, test, findings = [] } = await loadDataset(wished.data, { seed, settings: wished, picture });
+  const settings = { ...wished, model: withClasses(spec, train) };
+  const model = fromFile ?? (await readModel(settings));
+  const evaluation = settings.evalData === undefined ? test : await evaluationData(settings, picture, train);
+  return { settings, model, train, test: evaluation, notes: [...findings, ...checkClasses(model.graph, train)] };
+}
+
+function readModel({ model, seed, headClasses, batchNorm, inputShape }: TrainSettings): Promise<LoadedModel> {
+  return loadModel(model, seed, {
+    ...(headClasses === undefined ? {} : { headClasses }),
+    ...(batchNorm === undefined ? {} : { batchNorm }),
+    inputShapes: inputShape.map(parseInputShape),
+  });
+}
+
+/** The data of --eval-data, whose classes have the numbers of the training data's. */
+async function evaluationData(
+  { evalData = '', seed, ...settings }: TrainSettings,
+  picture: PictureInput,
+  { classNames }: Dataset,
+): Promise<Dataset> {
+  const data = { ...settings, evalSplit: 0 };
+  const known = classNames === undefined ? {} : { classNames };
+  const { train, test } = await loadDataset(evalData, { seed, settings: data, picture, ...known });
   return test ?? train;
 }
 

@@ -56,6 +56,22 @@ test('plan by kinds: its profile and plan give simulate the same round; energy a
   assert.match(chart, /^<svg .*>digits: \d+\.\d ms a round</s);
 });
 
+test('plan of inference: simulate takes it; flags of one kind of plan are refused in the other', async () => {
+  const inference = ['plan', ...flags, '--batch', '8', '--schedule', 'inference'];
+  const { plan } = await json<{ plan: Plan }>(...inference, '--activation-bits', '4', '-o', 'inference.json');
+  assert.equal(plan.schedule, 'inference');
+  const { roundMs, lowerBoundMs = 0 } = plan.predicted;
+  assert.ok(lowerBoundMs > 0 && lowerBoundMs <= roundMs);
+  const simulated = await json<Simulation>('simulate', ...flags, '--plan', 'inference.json');
+  assert.ok(simulated.roundMs >= roundMs * (1 - 1e-9));
+  const alone = (await json<{ plan: Plan }>(...inference, '--objective', 'latency')).plan.predicted;
+  assert.ok((alone.latencyMs ?? Number.NaN) <= (plan.predicted.latencyMs ?? 0));
+  assert.match(await refused('plan', ...flags, '--batch', '8', '--objective', 'latency'), /add --schedule inference/);
+  assert.match(await refused(...inference, '--objective', 'speed'), /must be one of throughput, latency/);
+  assert.match(await refused(...inference, '--activation-bits', '5'), /must be one of 16, 8, 6, 4, 2/);
+  assert.match(await refused(...inference, '--planner', 'gpipe'), /no planner "gpipe" of inference/);
+});
+
 test('plan --print: the passes of each device; a planner without a program is refused before it plans', async () => {
   const straight = [...flags, '--batch', '4', '--micro-batch', '1', '--planner', 'straight', '--print'];
   const { code, stdout, stderr } = await host.run({ args: ['plan', ...straight, '--schedule', 'gpipe'], cwd });

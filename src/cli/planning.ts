@@ -5,6 +5,7 @@ import type { Plan } from '../cluster/cluster.ts';
 import { InputError, RunError } from '../errors.ts';
 import { type CompressInput, planCompressedSteps } from '../planner/compress.ts';
 import type { Pin } from '../planner/constraints.ts';
+import type { Steps } from '../planner/steps.ts';
 import { interruptSignal, type Output } from './output.ts';
 import { bar, duration } from './terminal.ts';
 
@@ -20,13 +21,26 @@ export interface PlanSearch {
   readonly isCutShort: boolean;
 }
 
+/** How a search hears that its time is up, and tells what it has found. */
+export type SearchHooks = Required<Pick<CompressInput, 'isTimeUp' | 'onBetter'>>;
+
+/** Searches for a plan of training, as search does. */
+export function searchPlan(input: CompressInput, output: Output, askedLimitMs?: number): Promise<PlanSearch> {
+  const begin = (hooks: SearchHooks): Steps<Plan> => planCompressedSteps({ ...input, ...hooks });
+  return search(begin, input.planner === 'best', output, askedLimitMs);
+}
+
 /**
- * Searches for a plan; planner `best` ends by itself when the time is up (PlanInput.isTimeUp). Throws InputError as
- * plan() does, and RunError when it is ended before it has found any.
+ * Searches for a plan; an anytime search (planner `best`) ends by itself when the time is up (PlanInput.isTimeUp).
+ * Throws InputError as the steps do, and RunError when it is ended before it has found any.
  */
-export async function searchPlan(input: CompressInput, output: Output, askedLimitMs?: number): Promise<PlanSearch> {
+export async function search(
+  begin: (hooks: SearchHooks) => Steps<Plan>,
+  isAnytime: boolean,
+  output: Output,
+  askedLimitMs?: number,
+): Promise<PlanSearch> {
   const startMs = systemClock.now();
-  const isAnytime = input.planner === 'best';
   const timeLimitMs = askedLimitMs ?? (isAnytime ? bestTimeLimitMs : Number.POSITIVE_INFINITY);
   let isCutShort = false;
   const isTimeUp = (): boolean => {
@@ -38,7 +52,7 @@ export async function searchPlan(input: CompressInput, output: Output, askedLimi
   const onBetter = (plan: Plan): void => {
     best = plan;
   };
-  const steps = planCompressedSteps({ ...input, isTimeUp, onBetter });
+  const steps = begin({ isTimeUp, onBetter });
   let sliceEndMs = startMs + sliceMs;
   for (;;) {
     const step = steps.next();

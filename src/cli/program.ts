@@ -20,6 +20,7 @@ const commands: Readonly<Record<string, () => Promise<AddCommand>>> = {
   plan: async () => (await import('./commands/plan.ts')).addPlan,
   simulate: async () => (await import('./commands/simulate.ts')).addSimulate,
   'what-if': async () => (await import('./commands/what-if.ts')).addWhatIf,
+  infer: async () => (await import('./commands/infer.ts')).addInfer,
   curve: async () => (await import('./commands/curve.ts')).addCurve,
   drain: async () => (await import('./commands/drain.ts')).addDrain,
   eval: async () => (await import('./commands/eval.ts')).addEval,

@@ -5,6 +5,7 @@ import { test } from 'node:test';
 import { Command } from 'commander';
 import { InputError } from '../errors.ts';
 import { words } from '../testing/command.ts';
+import { defaultDataSettings } from '../training/data/data-settings.ts';
 import { addSettingFlags, flagName, givenFlags, resolveSettings, settingsDocument } from './settings.ts';
 
 const needed = { model: 'net.onnx', data: 'mnist' };
@@ -20,6 +21,7 @@ function parsed(...args: readonly string[]): Record<string, unknown> {
 
 test('defaults', () => {
   assert.deepEqual(resolveSettings(needed, {}, ''), {
+    ...defaultDataSettings,
     model: 'net.onnx',
     data: 'mnist',
     batch: 32,
@@ -50,6 +52,12 @@ test('defaults', () => {
     insecure: false,
     seed: 0,
     shuffle: true,
+    verticalSync: true,
+    aggregate: 0,
+    stalenessCorrection: 'none',
+    tangents: 1,
+    tangent: 'rademacher',
+    tangentScale: [],
     engine: 'onnxruntime',
     threads: 1,
     replicateBatchNorm: false,

@@ -11,19 +11,21 @@ import { thoroughnesses } from '../runtime/protocol/profile-points.ts';
 import { autoSchedule, type TrainSettings } from '../runtime/run/settings.ts';
 import { scheduleNames } from '../schedule/schedules.ts';
 import { lossKinds } from '../training/losses.ts';
-import { amount, fraction, numeric, port, positive, text, toggle, whole, wholeOrZero } from './setting-values.ts';
-
-interface Setting {
-  /** The flag's argument, such as 'N'; absent for switches. */
-  readonly argument?: string;
-  readonly description: string;
-  readonly schema: z.ZodType;
-  readonly default?: unknown;
-  readonly isRequired?: boolean;
-  readonly isList?: boolean;
-  /** Only `--no-NAME` exists as a flag. */
-  readonly isNegated?: boolean;
-}
+import { checkStrict } from './check-strict.ts';
+import { dataRows } from './data-setting-rows.ts';
+import { checkMode, modeSettings } from './mode-settings.ts';
+import {
+  amount,
+  fraction,
+  numeric,
+  port,
+  positive,
+  type Setting,
+  text,
+  toggle,
+  whole,
+  wholeOrZero,
+} from './setting-values.ts';
 
 const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   model: {
@@ -32,14 +34,7 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     schema: text,
     isRequired: true,
   },
-  data: {
-    argument: 'SPEC',
-    description:
-      'mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | csv:FILE | cifar10:DIR | tokens:FILE | ' +
-      'synthetic:SHAPE | synthetic-tokens:LENGTH:VOCABULARY',
-    schema: text,
-    isRequired: true,
-  },
+  ...dataRows,
   inputShape: {
     argument: 'NAME=SHAPE',
     description:
@@ -54,11 +49,6 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     schema: numeric(
       z.number().int('must be a whole number').min(2, 'must be at least 2').max(1e6, 'must be at most 1e6'),
     ),
-  },
-  evalData: {
-    argument: 'SPEC',
-    description: 'data to test on (default: the test part of --data, if it has one)',
-    schema: text,
   },
   evalEvery: {
     argument: 'N',
@@ -167,6 +157,7 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     schema: text,
     default: autoSchedule,
   },
+  ...modeSettings,
   useAll: { description: 'let every device compute, even where fewer would be faster', schema: toggle, default: false },
   plan: { argument: 'FILE', description: 'use this plan instead of planning', schema: text },
   cluster: { argument: 'FILE', description: 'use these links and memory sizes instead of measured ones', schema: text },
@@ -297,7 +288,7 @@ export function givenFlags(options: Readonly<Record<string, unknown>>): Record<s
   const given: Record<string, unknown> = {};
   for (const name of names) {
     const value = options[name];
-    if (value === undefined || (name === 'shuffle' && value === true)) continue;
+    if (value === undefined || (table[name].isNegated === true && value === true)) continue;
     given[name] = value;
   }
   return given;
@@ -358,25 +349,6 @@ function reason(error: z.ZodError): string {
   return issue?.message ?? 'is wrong';
 }
 
-function checkStrict({ strict, grain, microBatch, clipNorm, replicateBatchNorm }: TrainSettings): void {
-  if (grain !== undefined && !strict) throw new InputError(`--grain ${grain} needs --strict.`);
-  if (!strict) return;
-  if (microBatch === undefined)
-    throw new InputError('--strict needs --micro-batch: the order in which gradients are added depends on it.');
-  if (grain !== undefined && microBatch % grain !== 0)
-    throw new InputError(
-      `--micro-batch ${microBatch} is not a multiple of --grain ${grain}: choose a grain that divides the micro-batch.`,
-    );
-  if (clipNorm !== undefined)
-    throw new InputError(
-      '--strict and --clip-norm cannot both be given: the norm is added up by stages, which depend on the plan.',
-    );
-  if (replicateBatchNorm)
-    throw new InputError(
-      '--strict and --replicate-batch-norm cannot both be given: statistics would depend on how samples are shared.',
-    );
-}
-
 function checked(settings: TrainSettings): TrainSettings {
   if (settings.epochs !== undefined && settings.steps !== undefined)
     throw new InputError('--epochs and --steps cannot both be given: choose one.');
@@ -388,10 +360,16 @@ function checked(settings: TrainSettings): TrainSettings {
     );
   }
   checkStrict(settings);
+  checkMode(settings);
   if (settings.ignoreLabel !== undefined && settings.loss === 'mse')
     throw new InputError(
       `--ignore-label ${settings.ignoreLabel} does not go with --loss mse, whose targets are numbers: ` +
         'leave such samples out of the data.',
+    );
+  const softens = settings.mixup > 0 ? 'mixup' : settings.labelSmoothing > 0 ? 'label-smoothing' : undefined;
+  if (softens !== undefined && settings.loss !== 'cross-entropy')
+    throw new InputError(
+      `--${softens} spreads labels over classes, and --loss ${settings.loss} has none: leave it out.`,
     );
   if (settings.nesterov && (settings.optimizer !== 'sgd' || settings.momentum === 0)) {
     throw new InputError('--nesterov needs --optimizer sgd and a --momentum above 0.');

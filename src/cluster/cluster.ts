@@ -76,6 +76,8 @@ export interface DeviceTimes extends OverheadFields {
    * computed or read twice. Extension to the contract; absent means what the whole leaves, and so does less than that.
    */
   readonly backwardWeightMs?: TimeTable;
+  /** Forward with one tangent (forward gradients). Extension to the contract; absent: estimated. */
+  readonly tangentMs?: TimeTable;
   /** Milliseconds of one optimizer update, by layer; absent: 0. */
   readonly updateMs?: readonly number[];
 }
@@ -124,7 +126,7 @@ export interface StagePlan {
 
 export interface Plan {
   readonly planner: string;
-  /** One of schedule/generate.ts: '1f1b', 'gpipe', 'zb-h1', … */
+  /** One of schedule/schedules.ts: '1f1b', 'gpipe', 'zb-h1', 'async', … */
   readonly schedule: string;
   readonly batchSize: number;
   readonly microBatchSize: number;
@@ -135,6 +137,13 @@ export interface Plan {
    * gradient comes to them. Extension to the contract; absent means 0.
    */
   readonly forwardOnlyLayers?: number;
+  /**
+   * Of a schedule whose rounds overlap: by how many rounds the weights that each stage computes with lag behind.
+   * Absent: the least, and the same in all stages (schedule/staleness.ts).
+   */
+  readonly staleness?: readonly number[];
+  /** Of forward gradients: tangents of a round, which all travel with the activations. Absent: 1. */
+  readonly tangentCount?: number;
   /** What travels in fewer bits. Extension to the contract; absent: nothing. */
   readonly compression?: Compression;
   /**
@@ -146,6 +155,9 @@ export interface Plan {
     readonly roundMs: number;
     readonly samplesPerS: number;
     readonly lowerBoundMs?: number;
+    /** Of a plan of inference: a micro-batch alone in the pipeline, and what no plan stays below. */
+    readonly latencyMs?: number;
+    readonly latencyBoundMs?: number;
     readonly peakMemoryMiB: Readonly<Record<string, number>>;
   };
 }

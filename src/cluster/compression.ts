@@ -1,14 +1,20 @@
 // How a plan's tensors travel: as they are, or in fewer bits. The table of encodings is the single place that knows
 // their bits, their codec (runtime/device/codec.ts) and what they cost; adding one is a row here and its codec there.
 
+/** What of a plan may travel in an encoding. */
+type Use = 'activation' | 'gradient' | 'sum';
+
 /** An encoding of float32 elements on a link. */
 interface EncodingRow {
-  /** On the link, for each element. The scales (4 bytes a tensor or piece) do not count. */
+  /** On the link, for each element. What a tensor or sample needs besides (4 to 8 bytes) does not count. */
   readonly bits: number;
-  /** 'half': IEEE half precision with a scale. 'steps': whole steps up to the largest, the rounding error fed back. */
-  readonly codec: 'half' | 'steps';
-  /** Whether activations and their gradients may travel so: what feeds errors back is for sums only. */
-  readonly atCuts: boolean;
+  /**
+   * 'half': IEEE half precision with a scale. 'steps': whole steps up to the largest, the rounding error fed back.
+   * 'levels': 2^bits equal steps between two ends, which clip outliers.
+   */
+  readonly codec: 'half' | 'steps' | 'levels';
+  /** What feeds errors back is for sums only; what clips is for activations, which no optimizer adds up. */
+  readonly uses: readonly Use[];
   /** Encoding an element and decoding it, at the two ends of a link, in milliseconds. */
   readonly elementMs: number;
 }
@@ -16,33 +22,48 @@ interface EncodingRow {
 /** 7.6 ns, exact in binary (bench/results/2026-11-21-compression.md). */
 const elementMs = 2 ** -17;
 
-/** What activations and their gradients may travel as in the place of float32. */
+/** What gradients at the cuts may travel as in the place of float32. */
 export type CutEncoding = 'float16';
 
-/** What sums of gradients may travel as, too. */
-export type Encoding = CutEncoding | 'int8';
+/** What sums of gradients may travel as. */
+export type SumEncoding = CutEncoding | 'int8';
 
-/** All encodings by the names that plans and `--compress` use, the most bits first. */
+/** What activations may travel as. */
+export type ActivationEncoding = CutEncoding | 'uint8' | 'uint6' | 'uint4' | 'uint2';
+
+export type Encoding = SumEncoding | ActivationEncoding;
+
+/** All encodings by the names that plans use. */
 export const encodings: Readonly<Record<Encoding, EncodingRow>> = {
-  float16: { bits: 16, codec: 'half', atCuts: true, elementMs },
-  int8: { bits: 8, codec: 'steps', atCuts: false, elementMs },
+  float16: { bits: 16, codec: 'half', uses: ['activation', 'gradient', 'sum'], elementMs },
+  int8: { bits: 8, codec: 'steps', uses: ['sum'], elementMs },
+  uint8: { bits: 8, codec: 'levels', uses: ['activation'], elementMs },
+  uint6: { bits: 6, codec: 'levels', uses: ['activation'], elementMs },
+  uint4: { bits: 4, codec: 'levels', uses: ['activation'], elementMs },
+  uint2: { bits: 2, codec: 'levels', uses: ['activation'], elementMs },
 };
 
-export const encodingNames: readonly Encoding[] = Object.keys(encodings) as Encoding[];
-export const cutEncodingNames: readonly CutEncoding[] = encodingNames.filter(isCutEncoding);
+/** The encodings of each use, the most bits first. */
+export const activationEncodingNames: readonly ActivationEncoding[] = namesFor('activation');
+export const cutEncodingNames: readonly CutEncoding[] = namesFor('gradient');
+export const sumEncodingNames: readonly SumEncoding[] = namesFor('sum');
 
 /** What of a plan travels in fewer bits; absent: as it is. */
 export interface Compression {
   /** Activations at the cuts. */
-  readonly activation?: CutEncoding;
+  readonly activation?: ActivationEncoding;
   /** Their gradients. */
   readonly gradient?: CutEncoding;
   /** Weight gradients while they are summed over a stage's devices. */
-  readonly allReduce?: Encoding;
+  readonly allReduce?: SumEncoding;
+}
+
+function namesFor<Name extends Encoding>(use: Use): readonly Name[] {
+  return Object.entries(encodings).flatMap(([name, { uses }]) => (uses.includes(use) ? [name as Name] : []));
 }
 
 export function isCutEncoding(encoding: Encoding): encoding is CutEncoding {
-  return encodings[encoding].atCuts;
+  return encodings[encoding].uses.includes('gradient');
 }
 
 /** Bytes on the link for each byte of float32. */

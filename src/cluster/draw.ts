@@ -93,8 +93,9 @@ function summary(plan: PlanLayout & { readonly predicted?: Plan['predicted'] }):
   const batches = `${plan.microBatchCount} ${noun} of ${plan.microBatchSize}`;
   const lines = [`${plan.schedule}: ${plan.batchSize} samples a round in ${batches}`];
   if (plan.predicted !== undefined) {
-    const { roundMs, samplesPerS } = plan.predicted;
-    lines.push(`predicted: ${roundText(roundMs)} a round, ${digits(samplesPerS)} samples/s`);
+    const { roundMs, samplesPerS, latencyMs } = plan.predicted;
+    const alone = latencyMs === undefined ? '' : `, ${roundText(latencyMs)} for a micro-batch alone`;
+    lines.push(`predicted: ${roundText(roundMs)} a round, ${digits(samplesPerS)} samples/s${alone}`);
   }
   return lines;
 }

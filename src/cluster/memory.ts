@@ -39,17 +39,20 @@ export interface StageDemand {
   readonly leastSavedBytes?: number;
   /** K_p: micro-batches whose activations are kept at once. */
   readonly inFlight: number;
+  /** Versions of the trained weights before the live one that rounds in flight still read. Default 0. */
+  readonly staleness?: number;
   readonly optimizerState: OptimizerState;
 }
 
 /**
  * Bytes on a device with a share of `samples` of each micro-batch: parameters and gradients, the optimizer's copies,
- * and the saved activations of K_p micro-batches. Frozen parameters count once. To eq. 3 come the runtime's buffers.
+ * and the saved activations of K_p micro-batches. Frozen parameters count once. To eq. 3 come the runtime's buffers,
+ * and where rounds overlap the versions of the weights that they read.
  */
 export function stageMemoryBytes(demand: StageDemand, samples: number): number {
-  const { frozenBytes = 0, runtimeBytes = 0 } = demand;
+  const { frozenBytes = 0, runtimeBytes = 0, staleness = 0 } = demand;
   return (
-    (2 + demand.optimizerState) * demand.weightBytes +
+    (2 + staleness + demand.optimizerState) * demand.weightBytes +
     frozenBytes +
     runtimeBytes +
     demand.inFlight * demand.savedBytes * samples
@@ -60,9 +63,9 @@ export function stageMemoryBytes(demand: StageDemand, samples: number): number {
 export function demandOf(
   sums: LayerSums,
   [first, end]: readonly [number, number],
-  run: Pick<StageDemand, 'savedBytes' | 'inFlight' | 'optimizerState'> & { readonly leastSavedBytes?: number },
+  run: Pick<StageDemand, 'savedBytes' | 'leastSavedBytes' | 'inFlight' | 'staleness' | 'optimizerState'>,
 ): StageDemand {
-  const { savedBytes, leastSavedBytes = savedBytes, inFlight, optimizerState } = run;
+  const { savedBytes, leastSavedBytes = savedBytes, inFlight, staleness = 0, optimizerState } = run;
   return {
     weightBytes: sums.weightBytes(first, end),
     frozenBytes: sums.frozenBytes(first, end),
@@ -70,6 +73,7 @@ export function demandOf(
     savedBytes,
     leastSavedBytes,
     inFlight,
+    staleness,
     optimizerState,
   };
 }

@@ -1,7 +1,13 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { DeviceTimes } from './cluster.ts';
-import { cutEncodingNames, encodedFraction, encodingNames, encodings } from './compression.ts';
+import {
+  activationEncodingNames,
+  cutEncodingNames,
+  encodedFraction,
+  encodings,
+  sumEncodingNames,
+} from './compression.ts';
 import {
   correctedOverhead,
   fusedTables,
@@ -67,8 +73,10 @@ test('times of several devices are combined field by field, and what not all hav
 });
 
 test('every encoding has its bits and a codec, and what feeds errors back stays within sums', () => {
-  assert.deepEqual(encodingNames, ['float16', 'int8']);
+  assert.deepEqual(activationEncodingNames, ['float16', 'uint8', 'uint6', 'uint4', 'uint2']);
+  assert.deepEqual(sumEncodingNames, ['float16', 'int8']);
   assert.deepEqual(cutEncodingNames, ['float16']);
-  for (const name of encodingNames) assert.equal(encodedFraction(name), encodings[name].bits / 32);
+  for (const name of [...activationEncodingNames, ...sumEncodingNames])
+    assert.equal(encodedFraction(name), encodings[name].bits / 32);
   assert.equal(encodedFraction(undefined), 1);
 });

@@ -3,7 +3,7 @@
 
 import { z } from 'zod';
 import type { DeviceTimes, LayerProfile, StagePlan } from './cluster.ts';
-import { type Compression, cutEncodingNames, encodingNames } from './compression.ts';
+import { activationEncodingNames, type Compression, cutEncodingNames, sumEncodingNames } from './compression.ts';
 import { overheadSchema } from './overhead.ts';
 
 /** What a reader accepts as a name and as a number. `what` says what is expected, where errors are shown to people. */
@@ -62,6 +62,7 @@ export function deviceTimesSchema({ milliseconds }: Limits): z.ZodType<DeviceTim
       backwardMs: table,
       backwardInputMs: table.exactOptional(),
       backwardWeightMs: table.exactOptional(),
+      tangentMs: table.exactOptional(),
       updateMs: row.exactOptional(),
       ...overheadSchema(table, milliseconds),
     },
@@ -94,9 +95,9 @@ const oneOf = <Name extends string>(names: readonly Name[]): z.ZodType<Name> =>
 
 const compressionSchema: z.ZodType<Compression> = z.strictObject(
   {
-    activation: oneOf(cutEncodingNames).exactOptional(),
+    activation: oneOf(activationEncodingNames).exactOptional(),
     gradient: oneOf(cutEncodingNames).exactOptional(),
-    allReduce: oneOf(encodingNames).exactOptional(),
+    allReduce: oneOf(sumEncodingNames).exactOptional(),
   },
   'an object with activation, gradient or allReduce',
 );
@@ -109,6 +110,8 @@ export interface LayoutShape {
   readonly microBatchCount: z.ZodNumber;
   readonly stages: z.ZodArray<z.ZodType<StagePlan>>;
   readonly forwardOnlyLayers: z.ZodExactOptional<z.ZodNumber>;
+  readonly staleness: z.ZodExactOptional<z.ZodArray<z.ZodNumber>>;
+  readonly tangentCount: z.ZodExactOptional<z.ZodNumber>;
   readonly compression: z.ZodExactOptional<z.ZodType<Compression>>;
 }
 
@@ -121,6 +124,8 @@ export function layoutShape(limits: Limits): LayoutShape {
     microBatchCount: size('micro-batches of a round'),
     stages: filledList(stageSchema(limits), 'stages'),
     forwardOnlyLayers: whole(0, 'leading layers that are not trained').exactOptional(),
+    staleness: list(whole(0, "rounds by which a stage's weights lag"), 'rounds, one for each stage').exactOptional(),
+    tangentCount: size('tangents of a round').exactOptional(),
     compression: compressionSchema.exactOptional(),
   };
 }

@@ -48,6 +48,8 @@ export function interpolation(batchSizes: readonly number[], samples: number): I
 export interface LayerTimes {
   forwardMs(first: number, end: number, samples: number): number;
   backwardMs(first: number, end: number, samples: number): number;
+  /** Forward with one tangent. */
+  tangentMs(first: number, end: number, samples: number): number;
   /** The part of backwardMs that gives the input gradients; never more than the whole. */
   backwardInputMs(first: number, end: number, samples: number): number;
   /** The weight gradients as a pass of their own: what the whole leaves, or more where the profile says so. */
@@ -79,6 +81,7 @@ export function layerTimes(times: DeviceTimes, batchSizes: readonly number[], is
   const forwardMs = rangeTimes(tables.forwardMs, batchSizes);
   const backwardMs = rangeTimes(tables.backwardMs, batchSizes);
   const inputMs = rangeTimes(backwardInputTable(times), batchSizes);
+  const tangentMs = times.tangentMs && rangeTimes(times.tangentMs, batchSizes);
   const weightMs = times.backwardWeightMs && rangeTimes(times.backwardWeightMs, batchSizes);
   const update = times.updateMs === undefined ? undefined : prefixSums(times.updateMs);
   const overhead = overheadOf(times);
@@ -89,6 +92,11 @@ export function layerTimes(times: DeviceTimes, batchSizes: readonly number[], is
   return {
     forwardMs: called(forwardMs),
     backwardMs: called(backwardMs),
+    tangentMs: called((first, end, samples) =>
+      tangentMs === undefined
+        ? tangentFraction * (forwardMs(first, end, samples) + backwardMs(first, end, samples))
+        : tangentMs(first, end, samples),
+    ),
     backwardInputMs: called((first, end, samples) =>
       Math.min(inputMs(first, end, samples), backwardMs(first, end, samples)),
     ),
@@ -99,6 +107,12 @@ export function layerTimes(times: DeviceTimes, batchSizes: readonly number[], is
     updateMs: (first, end) => (update === undefined ? 0 : Math.max(0, rangeOf(update, first, end))),
   };
 }
+
+/**
+ * A pass with one tangent beside forward and backward together, where a profile says nothing: 0.4 to 0.65 in
+ * bench/results/2026-11-21-forward-mode.md.
+ */
+const tangentFraction = 0.6;
 
 /** The profile's times of input gradients; half of the whole backward pass where it has none. [batchSize][layer] */
 export function backwardInputTable({ backwardMs, backwardInputMs }: DeviceTimes): TimeTable {
@@ -111,6 +125,7 @@ const shapes: { readonly [Field in keyof DeviceTimes]-?: FieldShape } = {
   backwardMs: 'table',
   backwardInputMs: 'table',
   backwardWeightMs: 'table',
+  tangentMs: 'table',
   updateMs: 'row',
   ...overheadShapes,
 };

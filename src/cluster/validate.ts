@@ -173,6 +173,8 @@ const planSchema = z.object(
         roundMs: z.number(),
         samplesPerS: z.number(),
         lowerBoundMs: z.number().exactOptional(),
+        latencyMs: z.number().exactOptional(),
+        latencyBoundMs: z.number().exactOptional(),
         peakMemoryMiB: z.record(z.string(), z.number()),
       })
       .optional()
@@ -214,6 +216,10 @@ export function parsePlan(document: unknown, where = 'plan'): WrittenPlan {
       devices.add(device);
     }
     end = stage.layers[1];
+  }
+  if (plan.staleness !== undefined && plan.staleness.length !== plan.stages.length) {
+    const what = `has ${plan.staleness.length} entries for ${plan.stages.length} stages`;
+    refuse(source, ['staleness'], what, 'give one for each stage, or leave it out');
   }
   return predicted === undefined ? plan : { ...plan, predicted };
 }

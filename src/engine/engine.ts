@@ -9,6 +9,7 @@
 
 import type { Graph, ValueInfo } from '../graph/graph.ts';
 import type { Tensor, ValueType } from '../graph/tensor.ts';
+import type { Noise } from '../noise.ts';
 
 /** A value that lives in the engine (perhaps not computed yet). Opaque; released by its owner. */
 export interface Value extends ValueType {
@@ -90,6 +91,8 @@ export interface Engine {
    * copied).
    */
   upload(tensor: Tensor): Value;
+  /** Makes noise in a float32 tensor of this shape where the engine computes, in the order of the calls. */
+  draw(shape: readonly number[], noise: Noise): Value;
   /** Copies a value out; the value stays. */
   download(value: Value): Promise<Tensor>;
   /** Moves a value out (no copy where the engine can); the value is released at once. */

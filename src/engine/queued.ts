@@ -10,7 +10,8 @@ import { assert, defined } from '../assert.ts';
 import { BufferPool } from '../buffer-pool.ts';
 import { RunError } from '../errors.ts';
 import type { Graph } from '../graph/graph.ts';
-import { type ElementArray, sameShape, type Tensor, type ValueType } from '../graph/tensor.ts';
+import { byteLength, type ElementArray, sameShape, type Tensor, type ValueType } from '../graph/tensor.ts';
+import { type Noise, writeNoise } from '../noise.ts';
 import { discard, discardBuffer, fillsBuffer } from './buffers.ts';
 import type { Engine, Executable, Translation, TranslationTarget, Value } from './engine.ts';
 import {
@@ -141,6 +142,23 @@ class QueuedEngine implements Engine {
     checkUpload(tensor);
     if (fillsBuffer(tensor.data)) this.#pool?.adopt(tensor.data.byteLength);
     return this.#values.add(tensor, { content: tensor });
+  }
+
+  draw(shape: readonly number[], noise: Noise): Value {
+    this.#checkOpen();
+    const slot: Slot = {};
+    const type = { type: 'float32', shape } as const;
+    const value = this.#values.add(type, slot);
+    this.#enqueue(() =>
+      this.#timed(async () => {
+        const bytes = byteLength(type);
+        const buffer = this.#pool?.take(bytes) ?? new ArrayBuffer(bytes);
+        const data = new Float32Array(buffer);
+        writeNoise(data, noise);
+        slot.content = { ...type, data };
+      }),
+    );
+    return value;
   }
 
   async download(value: Value): Promise<Tensor> {

@@ -6,9 +6,9 @@ import type { Plan, PlanLayout, Profile } from '../cluster/cluster.ts';
 import {
   type Compression,
   cutEncodingNames,
-  type Encoding,
-  encodingNames,
   isCutEncoding,
+  type SumEncoding,
+  sumEncodingNames,
 } from '../cluster/compression.ts';
 import { parseCluster, parseProfile } from '../cluster/validate.ts';
 import { InputError } from '../errors.ts';
@@ -18,15 +18,15 @@ import { type PlanInput, planSteps } from './plan.ts';
 import type { Steps } from './steps.ts';
 
 /** What the user allows: nothing; one encoding everywhere; or any combination that gains. */
-export type CompressMode = 'none' | Encoding | 'auto';
+export type CompressMode = 'none' | SumEncoding | 'auto';
 
-export const compressModes: readonly CompressMode[] = ['none', ...encodingNames, 'auto'];
+export const compressModes: readonly CompressMode[] = ['none', ...sumEncodingNames, 'auto'];
 
 /** With `auto`, the fraction by which each compression must shorten the round. */
 const leastGain = 0.02;
 
 /** This encoding for gradient sums and at cuts; float16 at cuts if the encoding is for sums only. */
-function everywhere(encoding: Encoding): Compression {
+function everywhere(encoding: SumEncoding): Compression {
   const atCuts = isCutEncoding(encoding) ? encoding : 'float16';
   return { activation: atCuts, gradient: atCuts, allReduce: encoding };
 }
@@ -120,7 +120,7 @@ function subsets(plan: Plan): readonly (Compression | undefined)[] {
   const found = new Map<string, Compression | undefined>();
   for (const activation of [undefined, ...cutEncodingNames]) {
     for (const gradient of [undefined, ...cutEncodingNames]) {
-      for (const allReduce of [undefined, ...encodingNames]) {
+      for (const allReduce of [undefined, ...sumEncodingNames]) {
         const compression = used(plan, {
           ...(activation && { activation }),
           ...(gradient && { gradient }),

@@ -4,7 +4,8 @@
 import { interpolation, prefixSums } from '../cluster/times.ts';
 import type { ClassTimes, PlannerDevice, Problem } from './problem.ts';
 
-const stateLimit = 512;
+/** Default of the most sets; planner `best` asks for many micro-batch sizes. */
+const defaultStateLimit = 512;
 
 /** Devices that count as equal: the slowest times and the least memory among them. */
 export interface Category {
@@ -52,7 +53,7 @@ export function categoryOf({ classes, profile, microBatchSize }: Problem, member
  * Categories of identical devices; if these form more than `stateLimit` sets, of devices that are next to each other in
  * speed.
  */
-export function categoriesOf(problem: Problem): PlannerDevice[][] {
+export function categoriesOf(problem: Problem, stateLimit: number = defaultStateLimit): PlannerDevice[][] {
   const { available, table, devices } = problem;
   const same = (a: PlannerDevice, b: PlannerDevice): boolean =>
     a.classIndex === b.classIndex &&

@@ -20,13 +20,13 @@ import { type Problem, stageDemand } from './problem.ts';
 
 /**
  * A planner for the problems of one question, which differ only in the micro-batch size; the result for one size tells
- * where the bar for the next begins.
+ * where the bar for the next begins. `stateLimit`: sets of devices from which on devices of a kind are not told apart.
  */
-export function pipeedge(): Layouts {
+export function pipeedge(stateLimit?: number): Layouts {
   let sets: DeviceSets | undefined;
   let hint: Hint | undefined;
   return function* (problem) {
-    sets ??= new DeviceSets(problem, categoriesOf(problem));
+    sets ??= new DeviceSets(problem, categoriesOf(problem, stateLimit));
     const { categories } = sets;
     const found = new CategoryProgram(problem, sets).best(hint);
     hint = found.hint;

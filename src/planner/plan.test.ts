@@ -5,7 +5,7 @@ import { checkTogether, parsePlan } from '../cluster/validate.ts';
 import { createRandom } from '../random.ts';
 import { checkProgram } from '../schedule/check.ts';
 import { program } from '../schedule/generate.ts';
-import { scheduleNames, scheduleOf } from '../schedule/schedules.ts';
+import { scheduleOf, schedules } from '../schedule/schedules.ts';
 import { simulate } from '../simulator/simulate.ts';
 import { randomCluster, randomInstance, randomPlan, randomProfile } from '../testing/random-plans.ts';
 import { withFrozenPrefix } from '../testing/random-problems.ts';
@@ -208,7 +208,7 @@ const wrong: readonly (readonly [change: Partial<PlanInput>, sentence: string])[
     'There is no planner "magic"; use one of best, asteroid, single, dp, straight, gpipe, pipedream, dapple, ' +
       'hetpipe, pipeedge, ftpipehd, exhaustive.',
   ],
-  [{ schedule: 'zigzag' }, `There is no schedule "zigzag"; use one of ${scheduleNames.join(', ')}.`],
+  [{ schedule: 'zigzag' }, `There is no schedule "zigzag"; use one of ${Object.keys(schedules).join(', ')}.`],
   [{ batchSize: 0 }, 'The batch size is 0; give a whole number of 1 or more.'],
   [
     { batchSize: 32, microBatchSize: 5 },

@@ -120,7 +120,7 @@ export function* planSteps(input: PlanInput): Steps<Plan> {
 }
 
 /** The micro-batch sizes to try, ascending: the one given, or every divisor of the batch. */
-function settleMicroBatchSizes(batchSize: number, asked: number | undefined): number[] {
+export function settleMicroBatchSizes(batchSize: number, asked: number | undefined): number[] {
   if (!Number.isInteger(batchSize) || batchSize < 1)
     throw new InputError(`The batch size is ${batchSize}; give a whole number of 1 or more.`);
   if (asked === undefined) return divisors(batchSize);

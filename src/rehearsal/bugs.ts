@@ -17,7 +17,7 @@ export interface SeededBug {
 }
 
 const losses = ['kill', 'freeze', 'partition', 'reset'] as const;
-const pipelineKinds: ReadonlySet<string> = new Set(['activation', 'gradient', 'all-reduce']);
+const pipelineKinds: ReadonlySet<string> = new Set(['activation', 'gradient', 'derivative', 'all-reduce']);
 
 /** All planted mistakes, by name. */
 export const seededBugs: Readonly<Record<string, SeededBug>> = {

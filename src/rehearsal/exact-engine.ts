@@ -32,6 +32,9 @@ export function createExactEngine(process: VirtualProcess): ExactEngine {
     name: 'exact',
     blockSize: undefined,
     compile: () => Promise.reject(new Error('the exact engine has no graphs')),
+    draw: () => {
+      throw new Error('the exact engine knows no fractions, and so no noise');
+    },
     upload(tensor) {
       values.set(++handle, tensor);
       bytes += byteLength(tensor);

@@ -3,7 +3,7 @@
 // final, one update a round.
 
 import { assert } from '../assert.ts';
-import { type Checked, isIdle, isIdleAt, microBatchName, rangeName, tile, title } from './check-shared.ts';
+import { type Checked, isIdle, isIdleAt, microBatchName, rangeName, samplesAt, tile, title } from './check-shared.ts';
 import { type ElementaryPass, passes } from './passes.ts';
 import { type DeviceProgram, isPass, type LayerRange, type Pass } from './program.ts';
 
@@ -41,9 +41,12 @@ function checkAllDone(device: DeviceProgram, checked: Checked, done: ReadonlySet
       has('forward') !== idle,
       `${name} ${idle ? 'has no samples but runs' : 'never runs'} the forward of ${what}`,
     );
-    const backward = has('backward-weight');
+    const backward = has(checked.gradients === 'backward' ? 'backward-weight' : 'tangent');
     const why = idle ? 'has no samples but runs' : 'has nothing to train but runs';
-    assert(backward === (!idle && !forwardOnly), `${name} ${backward ? why : 'never runs'} the backward of ${what}`);
+    assert(
+      backward === (!idle && !forwardOnly),
+      `${name} ${backward ? why : 'never runs'} the ${checked.gradients} of ${what}`,
+    );
   }
 }
 
@@ -84,6 +87,31 @@ class PieceOrder {
     this.#open = range[0] === layers[0] ? undefined : { pass, layer: range[0] };
     return this.#open === undefined;
   }
+}
+
+/**
+ * Where nothing is trained, the last stage gives the outputs of each micro-batch once, all of its own, after computing
+ * them, and no device updates; elsewhere nobody gives any.
+ */
+export function checkResults(device: DeviceProgram, checked: Checked): void {
+  const name = title(device);
+  const givesResults = !checked.trains && device.stage === checked.stageCount - 1;
+  const [computed, given] = [new Set<number>(), new Set<number>()];
+  for (const step of device.instructions) {
+    if (step.kind === 'forward') computed.add(step.microBatch);
+    const isTraining = step.kind === 'update' || step.kind === 'all-reduce';
+    assert(checked.trains || !isTraining, `${name} has an ${step.kind} where nothing is trained`);
+    if (step.kind !== 'result') continue;
+    const what = `the result of ${microBatchName(checked, step.microBatch)}`;
+    assert(givesResults, `${name} gives ${what}, which nobody wants`);
+    assert(computed.has(step.microBatch), `${name} gives ${what} before it is computed`);
+    assert(!given.has(step.microBatch), `${name} gives ${what} twice`);
+    const isWhole = tile([step.samples], samplesAt(device, checked, step.microBatch));
+    assert(isWhole, `${name} gives ${what} for samples ${rangeName(step.samples)}, not for its own`);
+    given.add(step.microBatch);
+  }
+  for (const microBatch of givesResults ? computed : [])
+    assert(given.has(microBatch), `${name} never gives the result of ${microBatchName(checked, microBatch)}`);
 }
 
 /** The update and AllReduces of each round of a device; `group`: who reduces with it. */

@@ -11,6 +11,10 @@ export interface Checked extends Unrolled {
   readonly stageCount: number;
   /** Whether inputs and labels come from a data feed. */
   readonly hasFeed: boolean;
+  /** See Schedule. */
+  readonly gradients: 'backward' | 'tangent';
+  /** Whether the schedule trains. */
+  readonly trains: boolean;
   /** Layers below this one are not trained. */
   readonly forwardOnlyLayers: number;
 }

@@ -51,9 +51,9 @@ function checkAllSent(
   sent: ReadonlyMap<string, readonly SampleRange[]>,
 ): void {
   const name = title(device);
-  const isGradientWanted = device.layers[0] > checked.forwardOnlyLayers;
+  const isGradientWanted = checked.gradients === 'backward' && device.layers[0] > checked.forwardOnlyLayers;
   for (const payload of ['activation', 'gradient'] as const) {
-    const taker = device.stage - payloads[payload].from;
+    const taker = device.stage + (payload === 'activation' ? 1 : -1);
     if (taker < 0 || taker >= checked.stageCount) continue;
     const isWanted = payload !== 'gradient' || isGradientWanted;
     for (let at = 0; at < checked.microBatchCount; at++) {
@@ -74,7 +74,7 @@ function checkArrived(
 ): void {
   const what = `${title(device)} runs the ${step.kind} of ${microBatchName(checked, step.microBatch)}`;
   for (const payload of passes[step.kind].takes) {
-    if (!isTaken(payload, device.stage, checked.stageCount, checked.hasFeed)) continue;
+    if (!isTaken(payload, device.stage, checked)) continue;
     const pieces = arrived.get(`${payload} ${step.microBatch}`) ?? [];
     const own = samplesAt(device, checked, step.microBatch);
     assert(tile(pieces, own), `${what} without exactly its ${payload} pieces`);
@@ -100,8 +100,9 @@ function checkEnds(
     return;
   }
   const other = owners.get(end);
-  const stage = device.stage + (isReceive ? from : -from);
   assert(other !== undefined, `${name} exchanges ${what}, which has no program`);
+  if (from === 'last') return; // check-derivatives.ts
+  const stage = device.stage + (isReceive ? from : -from);
   assert(other.stage === stage, `${name} exchanges ${what}, which is not in stage ${stage}`);
   const owned = [device, other].every((owner) => {
     const samples = samplesAt(owner, checked, step.microBatch);

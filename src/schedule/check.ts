@@ -6,12 +6,14 @@
 
 import { assert, defined } from '../assert.ts';
 import type { PlanLayout } from '../cluster/cluster.ts';
-import { checkOrder, checkUpdates } from './check-passes.ts';
+import { checkDerivatives } from './check-derivatives.ts';
+import { checkOrder, checkResults, checkUpdates } from './check-passes.ts';
 import { type Checked, rangeName, tile, title } from './check-shared.ts';
 import { checkMatching, checkPieces, checkProgress } from './check-transfers.ts';
-import { effectiveInFlight, isForwardOnly } from './pace.ts';
+import { effectiveInFlight, forwardOnlyLayersOf, isForwardOnly } from './pace.ts';
 import { passes } from './passes.ts';
 import { type DeviceProgram, isPass, type Program } from './program.ts';
+import { scheduleOf } from './schedules.ts';
 import { instructionText } from './text.ts';
 import { unroll } from './unroll.ts';
 
@@ -37,14 +39,19 @@ export function checkProgram(program: Program, plan: PlanLayout): void {
     hasFeed: program.devices.some(({ instructions }) =>
       instructions.some((step) => step.kind === 'receive' && step.from === null),
     ),
-    forwardOnlyLayers: plan.forwardOnlyLayers ?? 0,
+    trains: scheduleOf(plan.schedule).trains,
+    gradients: scheduleOf(plan.schedule).gradients,
+    forwardOnlyLayers: forwardOnlyLayersOf(plan),
   };
   const owners = new Map(checked.devices.map((device) => [device.device, device]));
   for (const device of checked.devices) {
     const { stage } = device;
     checkOrder(device, checked, limitOf(plan, stage, checked));
     checkPieces(device, checked, owners);
-    checkUpdates(device, checked, isForwardOnly(plan, stage) ? [] : (plan.stages[stage]?.devices ?? []));
+    checkResults(device, checked);
+    const isReduced = checked.gradients === 'backward' && !isForwardOnly(plan, stage);
+    if (checked.trains) checkUpdates(device, checked, isReduced ? (plan.stages[stage]?.devices ?? []) : []);
+    checkDerivatives(device, checked);
   }
   checkReductions(checked);
   checkMatching(checked);

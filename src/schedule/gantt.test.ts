@@ -40,6 +40,20 @@ test('a row for each device and link; a bar stands where its time is; wide bars 
   assert.match(svg, />100 ms</);
 });
 
+test('of a stream, bars carry their round, and every other round is paler', () => {
+  const of = (round: number): ProgramEvent => ({
+    ...{ device: 'a', kind: 'forward', stage: 0, microBatch: 0 },
+    ...{ round, startMs: 10 * round, endMs: 10 * round + 10 },
+  });
+  const svg = ganttSvg([of(0), of(1)], ['a']);
+  assert.deepEqual(
+    [...svg.matchAll(/fill="#4c8bd6"( fill-opacity="0.65")?/g)].map((match) => match[1] !== undefined),
+    [false, false, true],
+  );
+  assert.match(svg, /<title>forward 1\.0: 10\.000 to 20\.000 ms<\/title>/);
+  assert.match(svg, />1\.0</);
+});
+
 test('a hundred thousand events become a file of some hundred bars', () => {
   const many = Array.from(
     { length: 100_000 },

@@ -1,6 +1,7 @@
 // Events of a round as a Gantt chart in SVG, time to the right: a row for each device's computing, a thin row for the
 // AllReduces that overlap with it, and a row for each link that it sends on. Events too narrow to be seen are joined
-// with neighbours of the same kind, so that a long round stays a small file.
+// with neighbours of the same kind, so that a long round stays a small file. Of a stream, bars carry their round, and
+// every other round is paler.
 
 import { svgDocument, svgElement, svgText } from '../svg.ts';
 import { passes, payloads } from './passes.ts';
@@ -122,7 +123,7 @@ function drawBar(
 ): string[] {
   const width = Math.max((endMs - startMs) * pxPerMs, 0.3);
   const x = labelPx + startMs * pxPerMs;
-  const batch = event.microBatch === undefined ? '' : ` ${event.microBatch}`;
+  const batch = event.microBatch === undefined ? '' : ` ${numberOf(event)}`;
   const about = count > 1 ? `${count} x ${colourOf}` : `${colourOf}${batch}`;
   const size = event.bytes === undefined ? '' : `, ${event.bytes} bytes each`;
   const tip = `${about}: ${startMs.toFixed(3)} to ${endMs.toFixed(3)} ms${size}`;
@@ -134,6 +135,7 @@ function drawBar(
       width,
       height: heightPx,
       fill: colours[colourOf] ?? '#bbb',
+      ...((event.round ?? 0) % 2 === 0 ? {} : { 'fill-opacity': 0.65 }),
       stroke: '#fff',
       'stroke-width': width > 3 ? 0.5 : 0,
     },
@@ -149,6 +151,11 @@ function drawBar(
       number,
     ),
   ];
+}
+
+/** A micro-batch; of a stream, with its round: "2.0" is the first of round 2. */
+export function numberOf({ round, microBatch = 0 }: Pick<ProgramEvent, 'round' | 'microBatch'>): string {
+  return round === undefined ? String(microBatch) : `${round}.${microBatch}`;
 }
 
 function legend(events: readonly ProgramEvent[]): string[] {

@@ -292,7 +292,10 @@ test('K_p is 2(P − p) − 1 for 1f1b and M for gpipe, at most M', () => {
 test('an unknown schedule and an inFlight that grows are refused in one sentence', () => {
   assert.throws(
     () => program({ ...shares, schedule: 'zigzag' }),
-    new InputError('There is no schedule "zigzag"; use one of 1f1b, gpipe, zb-h1, 1f1b-overlap, zb-h1-overlap.'),
+    new InputError(
+      'There is no schedule "zigzag"; use one of 1f1b, gpipe, zb-h1, 1f1b-overlap, zb-h1-overlap, async, ' +
+        'forward-gradient, inference.',
+    ),
   );
   const plan = straightPlan('1f1b', 2, 4);
   const stages = plan.stages.map((stage, index) => ({ ...stage, inFlight: index + 1 }));

@@ -3,7 +3,7 @@
 
 import { assert } from '../assert.ts';
 import type { PlanLayout } from '../cluster/cluster.ts';
-import type { CutEncoding, Encoding } from '../cluster/compression.ts';
+import type { ActivationEncoding, Encoding } from '../cluster/compression.ts';
 import { InputError } from '../errors.ts';
 import { bucketsOf, isForwardOnly, isGradientWanted, paceOf } from './pace.ts';
 import { addsGradients, isTaken, type Payload, passes, type StagePayload } from './passes.ts';
@@ -19,6 +19,7 @@ import {
   samplesWithin,
 } from './program.ts';
 import { scheduleOf } from './schedules.ts';
+import { stalenessOf } from './staleness.ts';
 
 export interface ProgramOptions {
   /**
@@ -59,14 +60,37 @@ interface Member {
  * wait for a gradient which the later one withholds until it has seen more micro-batches.
  */
 export function program(plan: PlanLayout, options: ProgramOptions = {}): Program {
+  return programOf(plan, ordersOf(plan), options);
+}
+
+/**
+ * program() for rounds of `sampleCount` samples, at most the plan's batch. In the tick of a stream, passes of
+ * micro-batches that are not there are left out, and all others keep their places and offsets.
+ */
+export function restProgram(plan: PlanLayout, sampleCount: number, options: ProgramOptions = {}): Program {
+  const rest = layoutOf(plan, sampleCount);
+  if (!scheduleOf(plan.schedule).isStream) return program(rest, options);
+  const orders = ordersOf(plan).map((order) => order.filter(({ microBatch }) => microBatch < rest.microBatchCount));
+  return programOf({ ...rest, staleness: stalenessOf(plan) }, orders, options);
+}
+
+/** The passes of each stage, in order. */
+function ordersOf(plan: PlanLayout): readonly (readonly Pass[])[] {
   const schedule = scheduleOf(plan.schedule);
-  const orders = plan.stages.map((_, stage) => {
+  if (plan.staleness !== undefined) stalenessOf(plan); // refuses what does not fit
+  return plan.stages.map((_, stage) => {
     const pace = paceOf(plan, stage, schedule);
-    checkAhead(plan, stage, pace.ahead);
+    if (schedule.gradients === 'backward') checkAhead(plan, stage, pace.ahead);
     const order = schedule.passes(plan.microBatchCount, pace);
-    return isForwardOnly(plan, stage) ? order.filter(({ kind }) => passes[kind].needs.length === 0) : order;
+    return isForwardOnly(plan, stage) ? forwardsOf(order) : order;
   });
-  return programOf(plan, orders, options);
+}
+
+/** What is left of a stage's passes where nothing is trained. */
+function forwardsOf(order: readonly Pass[]): readonly Pass[] {
+  return order
+    .filter(({ kind }) => passes[kind].needs.length === 0)
+    .map((pass) => ({ ...pass, kind: 'forward' as const }));
 }
 
 /**
@@ -79,6 +103,7 @@ export function programOf(
   { feed = true }: ProgramOptions = {},
 ): Program {
   const { schedule, microBatchSize, microBatchCount } = plan;
+  const staleness = scheduleOf(schedule).isStream ? stalenessOf(plan) : undefined;
   const owners = plan.stages.map(membersOf);
   const lastSize = lastMicroBatchSize(plan);
   const isWhole = lastSize === microBatchSize;
@@ -87,6 +112,7 @@ export function programOf(
     (owners[stage] ?? []).map((member, index): DeviceProgram => {
       const saved = savedBytes?.[index];
       const kept = saved === undefined ? {} : { savedBytes: saved };
+      const stale = staleness === undefined ? {} : { staleness: staleness[stage] ?? 0 };
       const own = isEmpty(member) ? [] : (orders[stage] ?? []);
       const lastMember = lastOwners[stage]?.[index] ?? member;
       const isLeftOut = !isWhole && isEmpty(lastMember);
@@ -94,7 +120,7 @@ export function programOf(
       const usual = bordersOf(plan, stage, member, owners, feed);
       const last = isWhole ? usual : bordersOf(plan, stage, lastMember, lastOwners, feed);
       const instructions = instructionsOf(plan, stage, order, { usual, last });
-      return { device: member.device, stage, layers, samples: member.samples, ...kept, instructions };
+      return { device: member.device, stage, layers, samples: member.samples, ...kept, ...stale, instructions };
     }),
   );
   const program = { schedule, microBatchSize, microBatchCount, stageCount: plan.stages.length, devices };
@@ -112,7 +138,8 @@ function within(member: Member, size: number): Member {
 
 /**
  * A device's round: its passes, the AllReduce of a group and the update. With a schedule that overlaps, the last pass
- * comes in buckets, each reduced while the next is computed. Without samples, `order` is empty.
+ * comes in buckets, each reduced while the next is computed; in a stream, a round is reduced while the next is
+ * computed. Without samples, `order` is empty.
  */
 function instructionsOf(
   plan: PlanLayout,
@@ -123,14 +150,26 @@ function instructionsOf(
   const bordersAt = ({ microBatch }: Pass): Borders => (microBatch === plan.microBatchCount - 1 ? ofLast : usual);
   const group = plan.stages[stage]?.devices ?? [];
   const encoding = encoded(plan.compression?.allReduce);
-  const isReduced = group.length > 1 && !isForwardOnly(plan, stage);
-  const isCut = isReduced && scheduleOf(plan.schedule).overlapsAllReduce;
+  const { isStream, overlapsAllReduce, gradients, trains } = scheduleOf(plan.schedule);
+  // Members of a group draw equal tangents, and all get the derivatives of all.
+  const isReduced = group.length > 1 && !isForwardOnly(plan, stage) && gradients === 'backward';
+  const isCut = isReduced && overlapsAllReduce;
   const into: Instruction[] = [];
-  for (const pass of isCut ? order.slice(0, -1) : order) {
+  const lateUpdate = isReduced && isStream ? lateUpdateOf(order, stalenessOf(plan)[stage] ?? 0) : undefined;
+  for (const [index, pass] of (isCut ? order.slice(0, -1) : order).entries()) {
     const borders = bordersAt(pass);
+    if (index > 0 && index === lateUpdate) into.push({ kind: 'update', round: -1 });
     pushReceives(into, pass, borders);
     into.push(pass);
     pushSends(into, pass, borders);
+    if (borders.result !== undefined) pushResult(into, pass, borders.result);
+  }
+  if (isReduced && isStream) {
+    const layers = plan.stages[stage]?.layers;
+    if (lateUpdate === order.length && lateUpdate > 0) into.push({ kind: 'update', round: -1 });
+    into.push({ kind: 'all-reduce', group, ...(layers === undefined ? {} : { layers }), ...encoding });
+    if (lateUpdate === 0) into.push({ kind: 'update' });
+    return into;
   }
   if (isCut) {
     const last = order.at(-1);
@@ -142,8 +181,23 @@ function instructionsOf(
       into.push({ kind: 'all-reduce', group, layers, ...encoding });
     }
   } else if (isReduced) into.push({ kind: 'all-reduce', group, ...encoding });
-  into.push({ kind: 'update' });
+  for (let microBatch = 0; microBatch < plan.microBatchCount; microBatch++) {
+    const { received } = microBatch === plan.microBatchCount - 1 ? ofLast : usual;
+    for (const { device: from, samples } of received.derivative)
+      into.push({ kind: 'receive', payload: 'derivative', microBatch, from, samples, tangents: tangentCountOf(plan) });
+  }
+  if (trains) into.push({ kind: 'update' });
   return into;
+}
+
+/**
+ * Where in the next tick a replicated stage updates with a tick's gradients, while whose AllReduce it goes on: before
+ * the first forward that reads what the update makes, that of the round `staleness` after the tick's; 0: there is
+ * nothing to do meanwhile, and it updates in the same tick.
+ */
+function lateUpdateOf(order: readonly Pass[], staleness: number): number {
+  const first = order.findIndex(({ kind, round = 0 }) => kind === 'forward' && round >= staleness);
+  return first === -1 ? order.length : first;
 }
 
 function pieceOf({ kind, ...rest }: Pass, layers: LayerRange): Pass {
@@ -180,7 +234,11 @@ interface Piece {
 interface Borders {
   readonly received: Readonly<Record<Payload, readonly Piece[]>>;
   readonly sent: Readonly<Record<StagePayload, readonly Member[]>>;
-  readonly encodings: Readonly<Record<StagePayload, Encoded<CutEncoding>>>;
+  readonly encodings: Readonly<Record<StagePayload, Encoded<ActivationEncoding>>>;
+  /** Tangents that travel with what the stage before and the data's holder give, and with what this stage gives. */
+  readonly tangents: { readonly received: number; readonly sent: number };
+  /** The samples whose outputs are the round's results; absent where this stage gives none. */
+  readonly result?: SampleRange;
 }
 
 /** The part of an instruction that says how its tensors travel; empty if they travel as they are. */
@@ -200,52 +258,106 @@ function bordersOf(
   feed: boolean,
 ): Borders {
   const { activation, gradient } = plan.compression ?? {};
+  const { trains } = scheduleOf(plan.schedule);
+  const taking = { stageCount: owners.length, hasFeed: feed, trains };
   const [before, after] = [pieces(member, owners[stage - 1]), pieces(member, owners[stage + 1])];
+  const isBackward = scheduleOf(plan.schedule).gradients === 'backward';
+  const givers = (owners.at(-1) ?? []).filter((other) => other.device !== member.device && !isEmpty(other));
   const fed = (payload: Payload): Piece[] =>
-    isTaken(payload, stage, owners.length, feed) ? [{ device: null, samples: member.samples }] : [];
+    isTaken(payload, stage, taking) ? [{ device: null, samples: member.samples }] : [];
   return {
     received: {
       input: fed('input'),
       label: fed('label'),
       activation: before,
-      gradient: after,
+      gradient: isBackward ? after : [],
+      derivative: isBackward || isForwardOnly(plan, stage) ? [] : givers,
     },
-    sent: { activation: after, gradient: isGradientWanted(plan, stage) ? before : [] },
-    encodings: { activation: encoded(activation), gradient: encoded(gradient) },
+    sent: {
+      activation: after,
+      gradient: isBackward && isGradientWanted(plan, stage) ? before : [],
+      derivative: isBackward || stage !== owners.length - 1 ? [] : takersOf(plan, member, owners),
+    },
+    encodings: { activation: encoded(activation), gradient: encoded(gradient), derivative: {} },
+    tangents: isBackward ? noTangents : { received: tangentsAt(plan, stage), sent: tangentsAt(plan, stage + 1) },
+    ...(trains || stage < owners.length - 1 ? {} : { result: member.samples }),
   };
+}
+
+const noTangents: Borders['tangents'] = { received: 0, sent: 0 };
+
+/** Tangents of a round. */
+function tangentCountOf({ tangentCount = 1 }: PlanLayout): number {
+  return tangentCount;
+}
+
+/** Tangents that cross the border before a stage: none where nothing before it is trained. */
+function tangentsAt(plan: PlanLayout, stage: number): number {
+  const isMoved = stage === plan.stages.length || (stage > 0 && !isForwardOnly(plan, stage - 1));
+  return isMoved ? tangentCountOf(plan) : 0;
+}
+
+/** All devices that update with the derivatives that a device of the last stage has. */
+function takersOf(
+  plan: PlanLayout,
+  { device: own, samples }: Member,
+  owners: readonly (readonly Member[])[],
+): Member[] {
+  const trained = owners.filter((_, stage) => !isForwardOnly(plan, stage)).flat();
+  return trained.flatMap(({ device }) => (device === own ? [] : [{ device, samples }]));
 }
 
 // A Program has thousands of these, and planners make many Programs: no field is spread that is not there.
 
-function pushReceives(into: Instruction[], pass: Pass, { received, encodings }: Borders): void {
+function pushReceives(into: Instruction[], pass: Pass, { received, encodings, tangents }: Borders): void {
   const { microBatch, round } = pass;
   for (const payload of passes[pass.kind].takes) {
     const encoding = payload === 'activation' || payload === 'gradient' ? encodings[payload].encoding : undefined;
+    const moved = payload === 'activation' ? tangents.received : 0;
     for (const { device: from, samples } of received[payload]) {
       const plain: Receive = { kind: 'receive', payload, microBatch, from, samples };
-      into.push(round === undefined && encoding === undefined ? plain : withExtras(plain, round, encoding));
+      into.push(
+        round === undefined && encoding === undefined && moved === 0
+          ? plain
+          : withExtras(plain, round, moved, encoding),
+      );
     }
   }
 }
 
-function pushSends(into: Instruction[], pass: Pass, { sent, encodings }: Borders): void {
+function pushSends(into: Instruction[], pass: Pass, { sent, encodings, tangents }: Borders): void {
   const { microBatch, round } = pass;
   for (const payload of passes[pass.kind].gives) {
     const { encoding } = encodings[payload];
+    const moved = payload === 'gradient' ? 0 : tangents.sent;
     for (const { device: to, samples } of sent[payload]) {
       const plain: Send = { kind: 'send', payload, microBatch, to, samples };
-      into.push(round === undefined && encoding === undefined ? plain : withExtras(plain, round, encoding));
+      into.push(
+        round === undefined && encoding === undefined && moved === 0
+          ? plain
+          : withExtras(plain, round, moved, encoding),
+      );
     }
   }
 }
 
-/** A transfer that is of another round than the tick's, or travels encoded. */
+function pushResult(into: Instruction[], { microBatch, round }: Pass, samples: SampleRange): void {
+  into.push({ kind: 'result', microBatch, samples, ...(round === undefined ? {} : { round }) });
+}
+
+/** A transfer that is of another round than the tick's, takes tangents along, or travels encoded. */
 function withExtras<Transfer extends Receive | Send>(
   plain: Transfer,
   round: number | undefined,
-  encoding: CutEncoding | undefined,
+  tangents: number,
+  encoding: ActivationEncoding | undefined,
 ): Transfer {
-  return { ...plain, ...(round === undefined ? {} : { round }), ...encoded(encoding) };
+  return {
+    ...plain,
+    ...(round === undefined ? {} : { round }),
+    ...(tangents === 0 ? {} : { tangents }),
+    ...encoded(encoding),
+  };
 }
 
 /** What each of `others` shares with `member`: [a, b) ∩ [c, d), if not empty. */

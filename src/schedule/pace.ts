@@ -5,21 +5,34 @@ import type { PlanLayout } from '../cluster/cluster.ts';
 import type { LayerRange } from './program.ts';
 import { type Pace, type Schedule, scheduleOf } from './schedules.ts';
 
+/** Leading layers that only run forward: all, where the schedule does not train. */
+export function forwardOnlyLayersOf({ schedule, stages, forwardOnlyLayers = 0 }: PlanLayout): number {
+  return scheduleOf(schedule).trains ? forwardOnlyLayers : (stages.at(-1)?.layers[1] ?? 0);
+}
+
 /** Whether nothing in a stage, nor before it, is trained: it runs forward, and no gradient comes to it. */
-export function isForwardOnly({ stages, forwardOnlyLayers = 0 }: PlanLayout, stage: number): boolean {
-  return (stages[stage]?.layers[1] ?? Number.POSITIVE_INFINITY) <= forwardOnlyLayers;
+export function isForwardOnly(plan: PlanLayout, stage: number): boolean {
+  return (plan.stages[stage]?.layers[1] ?? Number.POSITIVE_INFINITY) <= forwardOnlyLayersOf(plan);
 }
 
 /** Whether the stage before a stage has anything to train. */
-export function isGradientWanted({ stages, forwardOnlyLayers = 0 }: PlanLayout, stage: number): boolean {
-  return (stages[stage]?.layers[0] ?? 0) > forwardOnlyLayers;
+export function isGradientWanted(plan: PlanLayout, stage: number): boolean {
+  return (plan.stages[stage]?.layers[0] ?? 0) > forwardOnlyLayersOf(plan);
 }
 
 /** The pace of a plan's stage: what the plan's K_p allows. `schedule` is the plan's. */
 export function paceOf(plan: PlanLayout, stage: number, schedule: Schedule = scheduleOf(plan.schedule)): Pace {
   const { stages, microBatchCount } = plan;
-  if (isForwardOnly(plan, stage)) return { ahead: microBatchCount, delay: undefined };
+  if (isForwardOnly(plan, stage) && !schedule.isStream) return { ahead: microBatchCount, delay: undefined };
+  if (schedule.gradients === 'tangent') {
+    const staleness = plan.staleness?.[stage] ?? stages.length - 1 - stage;
+    return { ahead: staleness * microBatchCount, delay: undefined };
+  }
   const planned = stages[stage]?.inFlight;
+  if (schedule.isStream) {
+    const kept = schedule.isInFlightFixed ? undefined : planned;
+    return { ahead: (kept ?? schedule.inFlight(stage, stages.length, microBatchCount)) - 1, delay: undefined };
+  }
   const kept = Math.min(
     microBatchCount,
     schedule.isInFlightFixed || planned === undefined
@@ -32,12 +45,13 @@ export function paceOf(plan: PlanLayout, stage: number, schedule: Schedule = sch
 }
 
 /**
- * The most micro-batches that a plan's stage really keeps: what the plan says, capped by M; always M for gpipe, and for
- * a stage that has no backward to wait for.
+ * The most micro-batches that a plan's stage really keeps: what the plan says, capped by M unless rounds overlap;
+ * always M for gpipe, and for a stage that has no backward to wait for.
  */
 export function effectiveInFlight(plan: PlanLayout, stage: number): number {
-  const { ahead, delay = 0 } = paceOf(plan, stage);
-  return ahead + delay;
+  const schedule = scheduleOf(plan.schedule);
+  const { ahead, delay = 0 } = paceOf(plan, stage, schedule);
+  return schedule.isStream ? ahead + 1 : ahead + delay;
 }
 
 /**

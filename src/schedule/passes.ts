@@ -5,15 +5,21 @@
 //        ── activation ──▶ F ── activation ──▶             I input gradient, W weight gradient: the halves of B
 //        ◀── gradient ── B, I ◀── gradient ──
 //                          W
+//
+// Forward gradients (AsyncFGD) have one pass alone: T, forward with tangents, which travel with the activations. After
+// it the last stage gives everybody derivatives: one number for each micro-batch and tangent.
 
-/** What travels: 'input' and 'label' from the data's holder, 'activation' forward, 'gradient' backward. */
+/**
+ * What travels: 'input' and 'label' from the data's holder, 'activation' forward, 'gradient' backward, 'derivative'
+ * from the last stage to all that update.
+ */
 export type Payload = 'input' | 'label' | StagePayload;
 
 /** What one stage gives to another. */
-export type StagePayload = 'activation' | 'gradient';
+export type StagePayload = 'activation' | 'gradient' | 'derivative';
 
 /** What a device computes of a micro-batch. */
-export type PassKind = 'forward' | 'backward' | 'backward-input' | 'backward-weight';
+export type PassKind = 'forward' | 'backward' | 'backward-input' | 'backward-weight' | 'tangent';
 
 /** A pass that is not made of others. */
 export type ElementaryPass = Exclude<PassKind, 'backward'>;
@@ -40,7 +46,7 @@ export interface PassRow {
   /** Whether activations that were not kept are computed again at its beginning. */
   readonly recomputes: boolean;
   /** The table of a profile that says how long it takes. */
-  readonly time: 'forwardMs' | 'backwardMs' | 'backwardInputMs' | 'backwardWeightMs';
+  readonly time: 'forwardMs' | 'backwardMs' | 'backwardInputMs' | 'backwardWeightMs' | 'tangentMs';
 }
 
 export const passes: {
@@ -94,6 +100,18 @@ export const passes: {
     recomputes: false,
     time: 'backwardWeightMs',
   },
+  tangent: {
+    letter: 'T',
+    colour: '#7a6bc4',
+    takes: ['input', 'label', 'activation'],
+    gives: ['activation', 'derivative'],
+    does: ['forward', 'tangent'],
+    needs: [],
+    keeps: 0,
+    addsGradients: false,
+    recomputes: false,
+    time: 'tangentMs',
+  },
 };
 
 /** The kinds of passes, in the table's order. */
@@ -108,8 +126,8 @@ export interface PayloadRow {
   readonly letter: string;
   /** In charts. */
   readonly colour: string;
-  /** Where it comes from: the stage before its taker (−1) or after it (1), or the data's holder ('feed'). */
-  readonly from: -1 | 1 | 'feed';
+  /** Where it comes from: the stage before its taker (−1) or after it (1), the last stage, or the data's holder. */
+  readonly from: -1 | 1 | 'last' | 'feed';
   /** Of what the feed gives: which end of the pipeline takes it. */
   readonly end?: 'first' | 'last';
   /** The order in which pieces leave that are ready at the same time and belong to the same micro-batch. */
@@ -117,20 +135,33 @@ export interface PayloadRow {
 }
 
 export const payloads: {
-  readonly [Of in Payload]: PayloadRow & { readonly from: Of extends StagePayload ? -1 | 1 : 'feed' };
+  readonly [Of in Payload]: PayloadRow & { readonly from: Of extends StagePayload ? -1 | 1 | 'last' : 'feed' };
 } = {
   activation: { letter: 'A', colour: '#9cc3f0', from: -1, rank: 1 },
   gradient: { letter: 'G', colour: '#f2c59b', from: 1, rank: 2 },
   input: { letter: 'X', colour: '#b5d9a5', from: 'feed', end: 'first', rank: 0 },
+  derivative: { letter: 'D', colour: '#b9a7e6', from: 'last', rank: 4 },
   label: { letter: 'Y', colour: '#7fb069', from: 'feed', end: 'last', rank: 3 },
 };
 
+/** What decides who takes what, besides a stage's place. */
+export interface Taking {
+  readonly stageCount: number;
+  /** Inputs and labels come from a data feed. */
+  readonly hasFeed: boolean;
+  /** The schedule trains (`Schedule.trains`). */
+  readonly trains: boolean;
+}
+
 /**
- * Whether a stage's passes take a payload: what stages give crosses every border, what the feed gives goes to one end
- * of the pipeline. Without a feed nobody takes inputs or labels.
+ * Whether a stage's passes take a payload (updates take derivatives): what stages give crosses every border, what the
+ * feed gives goes to one end of the pipeline. Without a feed nobody takes inputs or labels, without training nobody
+ * labels.
  */
-export function isTaken(payload: Payload, stage: number, stageCount: number, hasFeed: boolean): boolean {
+export function isTaken(payload: Payload, stage: number, { stageCount, hasFeed, trains }: Taking): boolean {
   const { from, end } = payloads[payload];
+  if (from === 'last') return false;
+  if (payload === 'label' && !trains) return false;
   if (from === 'feed') return hasFeed && stage === (end === 'first' ? 0 : stageCount - 1);
   return stage + from >= 0 && stage + from < stageCount;
 }

@@ -6,7 +6,7 @@
 // schedule every offset is 0 and absent, a tick is a round. Instructions for rounds before the first or beyond the last
 // are skipped, which fills and drains the pipeline.
 
-import type { CutEncoding, Encoding } from '../cluster/compression.ts';
+import type { ActivationEncoding, SumEncoding } from '../cluster/compression.ts';
 import { addsGradients, type PassKind, type Payload, passes, type StagePayload, type WeightPass } from './passes.ts';
 
 /** Samples [first, end) of a micro-batch. */
@@ -28,8 +28,10 @@ export interface Receive extends RoundOffset {
   readonly microBatch: number;
   readonly from: string | null;
   readonly samples: SampleRange;
+  /** Tangents of it that travel with it; of derivatives, how many there are. Absent: none. */
+  readonly tangents?: number;
   /** How it travels; absent: as it is. Of what the data feed sends, always. */
-  readonly encoding?: CutEncoding;
+  readonly encoding?: ActivationEncoding;
 }
 
 /** Hand this piece to the link; does not wait for its arrival. */
@@ -39,7 +41,9 @@ export interface Send extends RoundOffset {
   readonly microBatch: number;
   readonly to: string;
   readonly samples: SampleRange;
-  readonly encoding?: CutEncoding;
+  /** See Receive. */
+  readonly tangents?: number;
+  readonly encoding?: ActivationEncoding;
 }
 
 /**
@@ -62,7 +66,7 @@ export interface AllReduce extends RoundOffset {
   readonly kind: 'all-reduce';
   readonly group: readonly string[];
   readonly layers?: LayerRange;
-  readonly encoding?: Encoding;
+  readonly encoding?: SumEncoding;
 }
 
 /** Apply the round's update, when every AllReduce is done and the round is known to commit. */
@@ -70,7 +74,17 @@ export interface Update extends RoundOffset {
   readonly kind: 'update';
 }
 
-export type Instruction = Receive | Send | Pass | AllReduce | Update;
+/**
+ * Give the outputs of a micro-batch to whoever has the data: the last stage of a schedule that only infers. Does not
+ * wait for their arrival.
+ */
+export interface Result extends RoundOffset {
+  readonly kind: 'result';
+  readonly microBatch: number;
+  readonly samples: SampleRange;
+}
+
+export type Instruction = Receive | Send | Pass | AllReduce | Update | Result;
 
 /**
  * What one device does in one round. Without samples it computes and moves nothing, and only takes part in its group's
@@ -85,12 +99,14 @@ export interface DeviceProgram {
   readonly samples: SampleRange;
   /** Bytes a sample that it keeps at most for its backward pass; absent: everything. */
   readonly savedBytes?: number;
+  /** In a stream: by how many rounds the weights that it computes with lag behind. Absent: rounds do not overlap. */
+  readonly staleness?: number;
   readonly instructions: readonly Instruction[];
 }
 
 export function isPass(step: Instruction): step is Pass {
   const { kind } = step;
-  return kind !== 'receive' && kind !== 'send' && kind !== 'all-reduce' && kind !== 'update';
+  return Object.hasOwn(passes, kind);
 }
 
 /** Whether it is all of a pass, or the piece of the deepest layers: the first. */
@@ -108,7 +124,8 @@ export function isBackwardImmediate({ instructions }: DeviceProgram): boolean {
   const computed = instructions.filter(isPass);
   return computed.every((instruction, index) => {
     const next = computed[index + 1];
-    return instruction.kind !== 'forward' || (next?.kind === 'backward' && next.microBatch === instruction.microBatch);
+    if (instruction.kind !== 'forward') return true;
+    return next?.kind === 'backward' && next.microBatch === instruction.microBatch && next.round === instruction.round;
   });
 }
 
@@ -133,8 +150,12 @@ export function bucketReductionOf({ instructions }: DeviceProgram): BucketReduct
   return { buckets };
 }
 
-/** Whether one pass gives all gradients that the device's update takes: one micro-batch, and no group to sum with. */
-export function isUpdateImmediate({ instructions }: DeviceProgram): boolean {
+/**
+ * Whether one pass gives all gradients that the device's update takes, and reads what it updates: one micro-batch, no
+ * group to sum with, no stream.
+ */
+export function isUpdateImmediate({ instructions, staleness }: DeviceProgram): boolean {
+  if (staleness !== undefined) return false;
   const adding = instructions.filter((step) => isPass(step) && addsGradients(step.kind));
   return adding.length === 1 && !instructions.some(({ kind }) => kind === 'all-reduce');
 }
@@ -165,6 +186,9 @@ export interface ProgramEvent {
   readonly device: string;
   readonly kind: Instruction['kind'] | 'transfer';
   readonly stage: number;
+  /** Of rounds that overlap: which one. */
+  readonly round?: number;
+  /** Of its round. */
   readonly microBatch?: number;
   /** Of a piece of a backward pass, and of its AllReduce, which overlaps with computing. */
   readonly layers?: LayerRange;

@@ -6,24 +6,34 @@ import type { Pass } from './program.ts';
 
 /** How a stage runs its micro-batches. */
 export interface Pace {
-  /** Forwards before the first backward. */
+  /** Forwards before the first backward; in a stream, by how many micro-batches forwards are ahead of backwards. */
   readonly ahead: number;
   /** By how many micro-batches a weight gradient follows its input gradient; undefined if they are one backward. */
   readonly delay: number | undefined;
 }
 
-/** Of stage p of P with M micro-batches; never more than M. */
+/** Of stage p of P with M micro-batches; never more than M, but where rounds overlap. */
 type StageCount = (stage: number, stageCount: number, microBatchCount: number) => number;
 
 export interface Schedule {
   readonly name: ScheduleName;
-  /** Forwards before the first backward: the fewest micro-batches that a stage keeps without slowing the pipeline. */
+  /** `Pace.ahead`: the fewest micro-batches that a stage keeps without slowing the pipeline. */
   readonly forwardsAhead: StageCount;
   /**
    * K_p, the most micro-batches that a stage keeps: 2(P − p) − 1 for 1f1b, M for gpipe; for zb-h1 the 2P − 1 of stage
-   * 0, of which a plan may give less, down to `forwardsAhead`.
+   * 0, of which a plan may give less, down to `forwardsAhead`; for async P − p.
    */
   readonly inFlight: StageCount;
+  /**
+   * Whether rounds overlap: the Program is the tick of a stream, with passes of several rounds, and staleness.ts says
+   * which versions of the weights they read. Nobody chooses such a schedule that was not asked for it.
+   */
+  readonly isStream: boolean;
+  /**
+   * Where gradients come from: backward passes, or tangents of forward passes, whose derivatives all devices get; then
+   * a group needs no AllReduce.
+   */
+  readonly gradients: 'backward' | 'tangent';
   /** Whether K_p is the schedule's alone; otherwise a plan may choose it. */
   readonly isInFlightFixed: boolean;
   /** Whether the backward pass is split into input and weight gradients. */
@@ -33,7 +43,12 @@ export interface Schedule {
    * group while the next is computed.
    */
   readonly overlapsAllReduce: boolean;
-  /** A stage's passes in one round, in order: backwards in the order of the micro-batches. */
+  /**
+   * Whether there is anything to train. Otherwise stages only run forward, nobody takes labels, rounds end without an
+   * update, and the last stage gives its outputs to whoever has the data.
+   */
+  readonly trains: boolean;
+  /** A stage's passes in one round or tick, in order: backwards in the order of the micro-batches. */
   readonly passes: (microBatchCount: number, pace: Pace) => Pass[];
 }
 
@@ -67,6 +82,23 @@ function forwardsAndBackwards(microBatchCount: number, { ahead: wanted, delay }:
   return order;
 }
 
+/**
+ * PipeDream and FTPipeHD (§III-C): for each micro-batch g of the tick's round, the forward of g + `ahead`, then the
+ * backward of g; forwards reach into the rounds that follow. Nobody waits for the pipeline to drain.
+ *
+ *     3 stages, M = 1              M = 4
+ *     0 | F0+2 B0                  0 | F2 B0 F3 B1 F0+1 B2 F1+1 B3
+ *     1 | F0+1 B0                  1 | F1 B0 F2 B1 F3 B2 F0+1 B3
+ *     2 | F0 B0                    2 | F0 B0 F1 B1 F2 B2 F3 B3
+ */
+function forwardsIntoNextRounds(microBatchCount: number, { ahead }: Pace): Pass[] {
+  return Array.from({ length: microBatchCount }, (_, microBatch): Pass[] => {
+    const round = Math.floor((microBatch + ahead) / microBatchCount);
+    const forward: Pass = { kind: 'forward', microBatch: (microBatch + ahead) % microBatchCount };
+    return [round === 0 ? forward : { ...forward, round }, { kind: 'backward', microBatch }];
+  }).flat();
+}
+
 const atMostAll =
   (count: (stage: number, stageCount: number) => number): StageCount =>
   (stage, stageCount, microBatchCount) =>
@@ -76,9 +108,12 @@ const atMostAll =
 const oneForwardOneBackward: Omit<Schedule, 'name'> = {
   forwardsAhead: atMostAll((stage, stageCount) => 2 * (stageCount - stage) - 1),
   inFlight: atMostAll((stage, stageCount) => 2 * (stageCount - stage) - 1),
+  isStream: false,
+  gradients: 'backward',
   isInFlightFixed: false,
   splitsBackward: false,
   overlapsAllReduce: false,
+  trains: true,
   passes: forwardsAndBackwards,
 };
 
@@ -101,10 +136,69 @@ const zeroBubble: Omit<Schedule, 'name'> = {
   splitsBackward: true,
 };
 
-/** The names of the schedules, as plans and options say them. */
+/**
+ * PipeEdge: forwards, one after the other. Nothing is kept for a backward pass, and nothing orders the rounds but the
+ * data: a stage begins the next while others compute the one before.
+ *
+ *     2 stages, M = 2
+ *     0 | F0 F1
+ *     1 | F0 =0 F1 =1
+ */
+const forwardsOnly: Omit<Schedule, 'name'> = {
+  ...allForwardsFirst,
+  trains: false,
+  passes: (microBatchCount) =>
+    Array.from({ length: microBatchCount }, (_, microBatch): Pass => ({ kind: 'forward', microBatch })),
+};
+
+/**
+ * K_p = P − p: one micro-batch for each stage from here to the last keeps all of them busy, if nothing had to travel.
+ * Where transfers take long, a plan may keep more, for more staleness.
+ */
+const asynchronous: Omit<Schedule, 'name'> = {
+  ...oneForwardOneBackward,
+  forwardsAhead: (stage, stageCount) => stageCount - stage - 1,
+  inFlight: (stage, stageCount) => stageCount - stage,
+  isStream: true,
+  passes: forwardsIntoNextRounds,
+};
+
+/**
+ * AsyncFGD §4: stage p runs the round that is `staleness` rounds ahead of that whose derivatives update it, P − 1 − p
+ * unless the plan says otherwise; with 0 rounds follow each other (FGD). Nothing is kept.
+ *
+ *     3 stages, M = 1
+ *     0 | T0+2 U
+ *     1 | T0+1 U
+ *     2 | T0 U
+ */
+const forwardGradient: Omit<Schedule, 'name'> = {
+  ...oneForwardOneBackward,
+  forwardsAhead: (stage, stageCount, microBatchCount) => microBatchCount * (stageCount - stage - 1),
+  inFlight: () => 1,
+  isStream: true,
+  isInFlightFixed: true,
+  gradients: 'tangent',
+  passes: (microBatchCount, { ahead }) =>
+    Array.from({ length: microBatchCount }, (_, microBatch) => {
+      const round = ahead / microBatchCount;
+      return { kind: 'tangent', microBatch, ...(round === 0 ? {} : { round }) };
+    }),
+};
+
+/** The names of the schedules whose rounds follow each other: what planners choose from. */
 export const scheduleNames = ['1f1b', 'gpipe', 'zb-h1', '1f1b-overlap', 'zb-h1-overlap'] as const;
 
-export type ScheduleName = (typeof scheduleNames)[number];
+/** The names of the schedules that train in rounds which overlap. */
+export const streamScheduleNames = ['async', 'forward-gradient'] as const;
+
+/** The schedule of a run that only infers. */
+export const inferenceSchedule = 'inference';
+
+export type ScheduleName =
+  | (typeof scheduleNames)[number]
+  | (typeof streamScheduleNames)[number]
+  | typeof inferenceSchedule;
 
 export const schedules: { readonly [Name in ScheduleName]: Schedule } = {
   '1f1b': { name: '1f1b', ...oneForwardOneBackward },
@@ -112,10 +206,14 @@ export const schedules: { readonly [Name in ScheduleName]: Schedule } = {
   'zb-h1': { name: 'zb-h1', ...zeroBubble },
   '1f1b-overlap': { name: '1f1b-overlap', ...oneForwardOneBackward, overlapsAllReduce: true },
   'zb-h1-overlap': { name: 'zb-h1-overlap', ...zeroBubble, overlapsAllReduce: true },
+  async: { name: 'async', ...asynchronous },
+  'forward-gradient': { name: 'forward-gradient', ...forwardGradient },
+  inference: { name: 'inference', ...forwardsOnly },
 };
 
 /** The schedule of a name that came from a plan or a person. InputError for an unknown one. */
 export function scheduleOf(name: string): Schedule {
   if (Object.hasOwn(schedules, name)) return schedules[name as ScheduleName];
-  throw new InputError(`There is no schedule "${name}"; use one of ${scheduleNames.join(', ')}.`);
+  const names = [...scheduleNames, ...streamScheduleNames, inferenceSchedule];
+  throw new InputError(`There is no schedule "${name}"; use one of ${names.join(', ')}.`);
 }

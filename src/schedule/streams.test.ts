@@ -7,8 +7,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { PlanLayout } from '../cluster/cluster.ts';
-import { compile } from '../simulator/compile.ts';
-import { prepareGround } from '../simulator/ground.ts';
 import { checkProgram } from './check.ts';
 import { programOf } from './generate.ts';
 import { passes, payloads } from './passes.ts';
@@ -149,18 +147,4 @@ test('the generator gives what a pass receives and sends its offset', () => {
 test('a stage further ahead passes where the one before sends early enough', () => {
   const ahead = tick('a: F0+2 !A0+2→b ?G0←b B0 U', 'b: ?A0+1←a F0+1 B0 !G0→a U');
   checkProgram(ahead, deeper);
-});
-
-test('the simulator refuses a tick by name', () => {
-  const layers = ['x', 'y'].map((name) => ({ name, outputBytes: 1, weightBytes: 1, savedBytes: 1, flops: 1 }));
-  const devices = { any: { forwardMs: [[1, 1]], backwardMs: [[1, 1]] } };
-  const profile = { model: 'two', inputBytes: 1, labelBytes: 1, layers, batchSizes: [2], devices };
-  const cluster = {
-    devices: ['a', 'b'].map((name) => ({ name, kind: 'any', memoryMiB: 64 })),
-    links: { default: { bandwidthMbps: 100 } },
-  };
-  assert.throws(
-    () => compile(tick(a, b), plan, prepareGround(profile, cluster)),
-    /the simulator runs rounds, and this program is a tick of a stream/,
-  );
 });

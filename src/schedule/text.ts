@@ -1,6 +1,7 @@
 // A Program as text, for people, tests and errors: one line for each device. A pass is its letter and micro-batch, a
 // piece of it has its layers, R is an AllReduce, U the update; +k is a round offset. Where transfers are shown, ? is a
-// receive and ! a send, with the payload's letter, the samples if they are not all of the device's, and the other end.
+// receive, ! a send, with the payload's letter, the samples if they are not all of the device's, and the other end; =
+// is a result.
 //
 //   a: F0 F1 B0 B1 U                     a: ?X0 F0 !A0→b ?X1 F1 !A1→b ?G0←b B0 ?G1←b B1 U
 //   b: F0 B0 F1 B1 U                     b: ?A0←a F0 B0 !G0→a ?A1←a F1 B1 !G1→a U
@@ -22,7 +23,7 @@ export function programText({ devices }: Program, options: TextOptions = {}): st
 /** The instructions of one device on one line. */
 export function deviceText(program: DeviceProgram, { transfers = false }: TextOptions = {}): string {
   return program.instructions
-    .filter(({ kind }) => transfers || (kind !== 'send' && kind !== 'receive'))
+    .filter(({ kind }) => transfers || (kind !== 'send' && kind !== 'receive' && kind !== 'result'))
     .map((step) => instructionText(step, program.samples))
     .join(' ');
 }
@@ -32,6 +33,7 @@ export function instructionText(step: Instruction, whole?: SampleRange): string 
   const offset = step.round === undefined ? '' : `${step.round < 0 ? '' : '+'}${step.round}`;
   if (step.kind === 'update') return `U${offset}`;
   if (step.kind === 'all-reduce') return `R${offset}${rangeText(step.layers)}`;
+  if (step.kind === 'result') return `=${step.microBatch}${offset}`;
   if (step.kind === 'send' || step.kind === 'receive') {
     const isAll = whole !== undefined && step.samples[0] === whole[0] && step.samples[1] === whole[1];
     const what = `${payloads[step.payload].letter}${step.microBatch}${offset}${isAll ? '' : rangeText(step.samples)}`;

@@ -79,3 +79,10 @@ test('a device that only sends data gets a process too', () => {
     ['0 a', '0 compute', '1 holder', '1 compute', '1 to a'],
   );
 });
+
+test('of a stream, names carry the round', () => {
+  const event = { device: 'a', kind: 'forward', stage: 0, round: 2, microBatch: 1, startMs: 0, endMs: 1 } as const;
+  const { traceEvents } = JSON.parse(traceJson([event], ['a'])) as { traceEvents: { name: string; args: unknown }[] };
+  assert.deepEqual(traceEvents.at(-1)?.args, { stage: 0, round: 2, microBatch: 1 });
+  assert.equal(traceEvents.at(-1)?.name, 'forward 2.1');
+});

@@ -1,7 +1,8 @@
 // Events of a round as a trace in the Trace Event Format, which ui.perfetto.dev and chrome://tracing open: a process
 // for each device, with a row for computing, one for AllReduces that overlap with it and one for each link that it
-// sends on.
+// sends on. Of a stream, names carry the round: "forward 2.0".
 
+import { numberOf } from './gantt.ts';
 import { isOverlapped, type ProgramEvent } from './program.ts';
 
 interface Slice {
@@ -57,6 +58,7 @@ export function traceJson(events: readonly ProgramEvent[], deviceNames: readonly
   const slices = events.map((event): Slice => {
     const pid = processOf(event.device);
     const args: Record<string, unknown> = { stage: event.stage };
+    if (event.round !== undefined) args.round = event.round;
     if (event.microBatch !== undefined) args.microBatch = event.microBatch;
     if (event.layers !== undefined) args.layers = event.layers;
     if (event.bytes !== undefined) args.bytes = event.bytes;
@@ -73,5 +75,5 @@ function microseconds(ms: number): number {
 
 function sliceName(event: ProgramEvent): string {
   const what = event.payload ?? event.kind;
-  return event.microBatch === undefined ? what : `${what} ${event.microBatch}`;
+  return event.microBatch === undefined ? what : `${what} ${numberOf(event)}`;
 }

@@ -13,16 +13,24 @@ export interface Unrolled {
   readonly devices: readonly DeviceProgram[];
 }
 
+/** How many rounds after one another have instructions in a tick, beyond the first of them. */
+export function roundsInTick({ devices }: Program): number {
+  const offsets = devices.flatMap(({ instructions }) => instructions.map(({ round = 0 }) => round));
+  return (
+    offsets.reduce((most, offset) => Math.max(most, offset), 0) -
+    offsets.reduce((least, offset) => Math.min(least, offset), 0)
+  );
+}
+
 /**
- * As many rounds as it takes to see each pair of rounds that meet in a tick, while the pipeline fills, runs and drains:
- * one where all offsets are equal.
+ * By default as many rounds as it takes to see each pair of rounds that meet in a tick, while the pipeline fills, runs
+ * and drains: one where all offsets are equal.
  */
-export function unroll(program: Program): Unrolled {
+export function unroll(program: Program, roundCount: number = defaultRoundCount(program)): Unrolled {
+  const { microBatchCount } = program;
   const offsets = program.devices.flatMap(({ instructions }) => instructions.map(({ round = 0 }) => round));
   const first = offsets.reduce((least, offset) => Math.min(least, offset), 0);
   const last = offsets.reduce((most, offset) => Math.max(most, offset), 0);
-  const roundCount = last === first ? 1 : last - first + 2;
-  const { microBatchCount } = program;
   const devices = program.devices.map((device) => {
     if (roundCount === 1) return device;
     const instructions: Instruction[] = [];
@@ -39,4 +47,9 @@ export function unroll(program: Program): Unrolled {
     return { ...device, instructions };
   });
   return { roundCount, microBatchCount: roundCount * microBatchCount, devices };
+}
+
+function defaultRoundCount(program: Program): number {
+  const more = roundsInTick(program);
+  return more === 0 ? 1 : more + 2;
 }

@@ -9,7 +9,7 @@ import { slowestInGroup } from '../cluster/links.ts';
 import { processorMs, reduceCpuMs } from '../cluster/overhead.ts';
 import { recomputeFraction } from '../cluster/recomputation.ts';
 import { type LayerTimes, onGrid } from '../cluster/times.ts';
-import { effectiveInFlight } from '../schedule/pace.ts';
+import { effectiveInFlight, forwardOnlyLayersOf, isForwardOnly } from '../schedule/pace.ts';
 import { type PassKind, passes, passKinds, payloads } from '../schedule/passes.ts';
 import {
   type AllReduce,
@@ -34,12 +34,18 @@ import {
   type Runner,
 } from './compiled.ts';
 import type { Ground } from './ground.ts';
-import { passTraffic, payloadBytes, receivedAt, trafficByDevice } from './traffic.ts';
+import { carriedBytes, passTraffic, payloadBytes, receivedAt, trafficByDevice } from './traffic.ts';
 
-/** `program` is a round of `plan`: an Error for a tick of a stream, whose instructions carry round offsets. */
-export function compile(program: Program, plan: PlanLayout, ground: Ground): Compiled {
-  const isRound = program.devices.every(({ instructions }) => instructions.every(({ round = 0 }) => round === 0));
-  assert(isRound, 'the simulator runs rounds, and this program is a tick of a stream');
+/**
+ * `program` is a round of `plan`, or several rounds of a stream written out (schedule/unroll.ts), whose instructions
+ * say their round. Of a tick, whose rounds are offsets, only what is the same in every round can be read off the
+ * result.
+ */
+export function compile(
+  program: Program & { readonly roundCount?: number },
+  plan: PlanLayout,
+  ground: Ground,
+): Compiled {
   return new Compiler(program, plan, ground).run();
 }
 
@@ -56,7 +62,7 @@ function backwardFrom(times: LayerTimes, layer: number): LayerTimes {
 }
 
 class Compiler {
-  readonly #program: Program;
+  readonly #program: Program & { readonly roundCount?: number };
   readonly #plan: PlanLayout;
   readonly #ground: Ground;
   readonly #runners: readonly Runner[];
@@ -69,10 +75,10 @@ class Compiler {
   readonly #groups: Group[] = [];
   /** By their names, and by the array that holds them: a group's members mostly share it. */
   readonly #groupNumbers = new Map<string | readonly string[], number>();
-  /** Buckets of a group, by its number and their first layer. */
+  /** Buckets of a group, by its number, their first layer and the round. */
   readonly #bucketNumbers = new Map<string, number>();
 
-  constructor(program: Program, plan: PlanLayout, ground: Ground) {
+  constructor(program: Program & { readonly roundCount?: number }, plan: PlanLayout, ground: Ground) {
     this.#program = program;
     this.#plan = plan;
     this.#ground = ground;
@@ -100,9 +106,10 @@ class Compiler {
     }
     firstInstruction[this.#runners.length] = next;
     this.#priceTraffic(firstInstruction, processor);
-    const { microBatchCount } = this.#program;
+    const { microBatchCount, roundCount = 1 } = this.#program;
     return {
       microBatchCount,
+      roundCount,
       runners: this.#runners,
       firstInstruction,
       opcode,
@@ -118,7 +125,7 @@ class Compiler {
   /** Rule 1's durations. */
   #createRunner(program: DeviceProgram): Runner {
     const place = this.#ground.table.deviceIndex(program.device);
-    const forwardOnlyLayers = this.#plan.forwardOnlyLayers ?? 0;
+    const forwardOnlyLayers = forwardOnlyLayersOf(this.#plan);
     const [first, end] = program.layers;
     const isLast = end === this.#ground.profile.layers.length;
     const isStep = isLast && !scheduleOf(this.#plan.schedule).overlapsAllReduce && isBackwardImmediate(program);
@@ -130,7 +137,10 @@ class Compiler {
     for (const kind of passKinds)
       durations[opcodes[kind]] = passDurationMs(kind, [first, end], { times, samples, recomputeMs });
     durations[opcodes.update] = onGrid(times.updateMs(first, end));
-    const inFlight = effectiveInFlight(this.#plan, program.stage);
+    // Without a backward to wait for, all may come at once.
+    const inFlight = isForwardOnly(this.#plan, program.stage)
+      ? this.#program.microBatchCount
+      : effectiveInFlight(this.#plan, program.stage);
     const changing = { overlappedReduceCpuMs: 0, feeds: [] };
     return { program, place, times, durations, recomputeMs, trainedFrom, inFlight, ...changing };
   }
@@ -140,8 +150,8 @@ class Compiler {
     firstInstruction: Int32Array,
     { receivingMs, sendingMs }: Pick<Compiled, 'receivingMs' | 'sendingMs'>,
   ): void {
-    for (const { row, members, costsMs } of this.#groups)
-      if (row >= 0)
+    for (const { row, round, members, costsMs } of this.#groups)
+      if (row >= 0 && round === 0)
         for (const [index, member] of members.entries())
           (this.#runners[member] as Runner).overlappedReduceCpuMs += costsMs[index] ?? 0;
     const { profile, cluster } = this.#ground;
@@ -189,13 +199,13 @@ class Compiler {
       const whole = this.#group(step, runner.program.layers);
       return step.layers === undefined ? whole : this.#bucket(whole, step, step.layers);
     }
-    return step.kind === 'update' ? 0 : step.microBatch;
+    return step.kind === 'update' ? Math.max(0, step.round ?? 0) : step.microBatch;
   }
 
   #piece(step: Send | Receive, from: number, receiver: number, isFeed: boolean): number {
     const { rank } = payloads[step.payload];
     const { microBatchSize, microBatchCount } = this.#program;
-    const key = (((from + 1) * this.#runners.length + receiver) * 4 + rank) * (microBatchSize + 1) + step.samples[0];
+    const key = (((from + 1) * this.#runners.length + receiver) * 8 + rank) * (microBatchSize + 1) + step.samples[0];
     let flow = this.#flowNumbers.get(key);
     if (flow === undefined) {
       flow = this.#flows.push(this.#createFlow(step, from, receiver)) - 1;
@@ -205,13 +215,13 @@ class Compiler {
     return flow * microBatchCount + step.microBatch;
   }
 
-  #createFlow({ payload, samples, encoding }: Send | Receive, from: number, receiver: number): Flow {
+  #createFlow(step: Send | Receive, from: number, receiver: number): Flow {
+    const { payload, encoding } = step;
     const { program, place: to } = this.#runners[receiver] as Runner;
-    const plainBytes =
-      (samples[1] - samples[0]) * payloadBytes(this.#ground.profile, payload, receivedAt(payload, program));
+    const plainBytes = carriedBytes(step, payloadBytes(this.#ground.profile, payload, receivedAt(payload, program)));
     const bytes = plainBytes * encodedFraction(encoding);
     const { from: side } = payloads[payload];
-    const senderStage = program.stage + (side === 'feed' ? 0 : side);
+    const senderStage = side === 'last' ? this.#plan.stages.length - 1 : program.stage + (side === 'feed' ? 0 : side);
     const shared = { payload, rank: payloads[payload].rank, receiver, senderStage, bytes };
     if (from === -1 || from === to) return { ...shared, channel: -1, durationMs: 0, latencyMs: 0 };
     const { table } = this.#ground;
@@ -237,19 +247,20 @@ class Compiler {
       this.#groupNumbers.set(names, known);
       return known;
     }
-    const number = this.#groups.push(this.#createGroup(names, layers, { row: -1, encoding })) - 1;
+    const number = this.#groups.push(this.#createGroup(names, layers, { row: -1, round: 0, encoding })) - 1;
     this.#groupNumbers.set(key, number).set(names, number);
     return number;
   }
 
   /**
-   * The part of a group's AllReduce that is for these layers. The parts of a group are in one row, which has the
-   * group's number.
+   * The part of a round's AllReduce of a group that is for these layers. The parts of a group, of all rounds, are in
+   * one row, which has the group's number.
    */
-  #bucket(group: number, { group: names, encoding }: AllReduce, layers: readonly [number, number]): number {
-    const key = `${group} ${layers[0]}`;
+  #bucket(group: number, { group: names, encoding, round = 0 }: AllReduce, layers: readonly [number, number]): number {
+    const key = `${group} ${layers[0]} ${round}`;
     const known =
-      this.#bucketNumbers.get(key) ?? this.#groups.push(this.#createGroup(names, layers, { row: group, encoding })) - 1;
+      this.#bucketNumbers.get(key) ??
+      this.#groups.push(this.#createGroup(names, layers, { row: group, round, encoding })) - 1;
     this.#bucketNumbers.set(key, known);
     return known;
   }
@@ -257,7 +268,7 @@ class Compiler {
   #createGroup(
     names: readonly string[],
     layers: readonly [number, number],
-    { row, encoding }: { readonly row: number; readonly encoding: Encoding | undefined },
+    { row, round, encoding }: Pick<Group, 'row' | 'round'> & { readonly encoding: Encoding | undefined },
   ): Group {
     const { table, sums } = this.#ground;
     const size = names.length;
@@ -274,7 +285,7 @@ class Compiler {
     // Pieces are encoded, sent and received while others travel.
     const travelMs = Math.max((sentBytes * 8) / (slowest.bandwidthMbps * 1000), codecMs(encoding, bytes), ...costsMs);
     const durationMs = size < 2 ? 0 : onGrid(travelMs + 2 * (size - 1) * slowest.latencyMs);
-    return { size, durationMs, row, layers, members, costsMs };
+    return { size, durationMs, row, round, layers, members, costsMs };
   }
 }
 

@@ -14,6 +14,8 @@ export const opcodes: Readonly<Record<Instruction['kind'], number>> = {
   'backward-weight': 5,
   'all-reduce': 6,
   update: 7,
+  result: 8,
+  tangent: 9,
 };
 
 /** By opcode: 1 for a pass after which a stage keeps one micro-batch less. */
@@ -78,6 +80,8 @@ export interface Group {
    * its members wait for it.
    */
   readonly row: number;
+  /** Whose gradients it reduces, of rounds that overlap; otherwise 0. */
+  readonly round: number;
   /** Whose gradients it reduces. */
   readonly layers: readonly [number, number];
   /** The places of its members in `runners`. */
@@ -87,13 +91,18 @@ export interface Group {
 }
 
 export interface Compiled {
+  /** Of all rounds. */
   readonly microBatchCount: number;
+  readonly roundCount: number;
   readonly runners: readonly Runner[];
   /** Instructions of runner r are those from firstInstruction[r] up to firstInstruction[r + 1]. */
   readonly firstInstruction: Int32Array;
   /** By instruction. */
   readonly opcode: Uint8Array;
-  /** By instruction: the piece's number (receive, send), the micro-batch (computing), the group (all-reduce). */
+  /**
+   * By instruction: the piece's number (receive, send), the micro-batch (passes), the group (all-reduce), the round
+   * (update).
+   */
   readonly argument: Int32Array;
   /** By instruction: milliseconds of computing. */
   readonly durationMs: Float64Array;

@@ -22,23 +22,37 @@ export class EventLog {
 
   /** The instruction at `position`, a pass or an update, of a runner. */
   computing(index: number, position: number, startMs: number, endMs: number): void {
-    const { runners, opcode, argument, firstInstruction } = this.#compiled;
+    const { runners, opcode, firstInstruction } = this.#compiled;
     const { device, stage, instructions } = (runners[index] as Runner).program;
     const kind = instructionKinds[opcode[position] as number] as Instruction['kind'];
+    const step = instructions[position - (firstInstruction[index] as number)] as Instruction;
     if (kind === 'update') {
-      if (endMs > startMs) this.#events.push({ device, kind, stage, startMs, endMs });
+      if (endMs > startMs) this.#events.push({ device, kind, stage, ...this.#round(step.round), startMs, endMs });
       return;
     }
-    const step = instructions[position - (firstInstruction[index] as number)] as Instruction;
     const layers = 'layers' in step && step.layers !== undefined ? { layers: step.layers } : {};
-    this.#events.push({ device, kind, stage, microBatch: argument[position] as number, ...layers, startMs, endMs });
+    const which = 'microBatch' in step ? this.#microBatch(step.microBatch) : {};
+    this.#events.push({ device, kind, stage, ...which, ...layers, startMs, endMs });
+  }
+
+  /** A micro-batch of all rounds as one of its round. */
+  #microBatch(number: number): Pick<ProgramEvent, 'round' | 'microBatch'> {
+    const { microBatchCount, roundCount } = this.#compiled;
+    if (roundCount === 1) return { microBatch: number };
+    const perRound = microBatchCount / roundCount;
+    return { round: Math.floor(number / perRound), microBatch: number % perRound };
+  }
+
+  #round(round = 0): Pick<ProgramEvent, 'round'> {
+    return this.#compiled.roundCount === 1 ? {} : { round };
   }
 
   /** A group's AllReduce, for one of its members. */
   reduction(index: number, number: number, startMs: number, endMs: number): void {
     const { device, stage } = (this.#compiled.runners[index] as Runner).program;
-    const { row, layers } = defined(this.#compiled.groups[number], 'a group');
-    this.#events.push({ device, kind: 'all-reduce', stage, ...(row >= 0 ? { layers } : {}), startMs, endMs });
+    const { row, layers, round } = defined(this.#compiled.groups[number], 'a group');
+    const overlapped = row >= 0 ? { ...this.#round(round), layers } : {};
+    this.#events.push({ device, kind: 'all-reduce', stage, ...overlapped, startMs, endMs });
   }
 
   /** A piece that leaves on a channel. */
@@ -52,7 +66,7 @@ export class EventLog {
       device: defined(devices[from], 'a sender').name,
       kind: 'transfer',
       stage: senderStage,
-      microBatch,
+      ...this.#microBatch(microBatch),
       payload,
       to: defined(devices[to], 'a receiver').name,
       bytes,

@@ -23,10 +23,28 @@ export interface SimulatedLink {
   readonly busyMs: number;
 }
 
+/** How a stream begins and ends. */
+export interface SimulatedStream {
+  /** From the start until the last stage begins: the pipeline fills. */
+  readonly fillMs: number;
+  /** From the first stage's last forward to the end: it drains. */
+  readonly drainMs: number;
+  /** The rounds of the events, from the first to the last of the stream. */
+  readonly roundCount: number;
+  /**
+   * Whether `roundMs` is the exact period. Otherwise, which is rare and needs a data holder whose links carry more than
+   * inputs or labels, it is the mean of hundreds of rounds that do not repeat themselves.
+   */
+  readonly isExact: boolean;
+}
+
 export interface Simulation {
   /** By start; empty when they were not asked for. */
   readonly events: readonly ProgramEvent[];
+  /** Of a stream, the period of its steady state. */
   readonly roundMs: number;
+  /** Of a stream only. */
+  readonly stream?: SimulatedStream;
   readonly samplesPerS: number;
   /** Every device of the cluster, by name; one that the plan leaves out is idle. */
   readonly devices: Readonly<Record<string, SimulatedDevice>>;

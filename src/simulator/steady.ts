@@ -11,12 +11,12 @@ import type { Simulator } from './simulate.ts';
  */
 export function steadyRoundMs(simulator: Simulator, program: Program, plan: PlanLayout): number {
   const endMs = (count: number): number =>
-    simulator(repeated(program, count), repeatedPlan(plan, count), { events: false }).roundMs;
+    simulator(repeatedProgram(program, count), repeatedPlan(plan, count), { events: false }).roundMs;
   return endMs(3) - endMs(2);
 }
 
 /** `count` rounds as one, with micro-batches numbered consecutively. */
-function repeated({ devices, ...rest }: Program, count: number): Program {
+export function repeatedProgram({ devices, ...rest }: Program, count: number): Program {
   return {
     ...rest,
     devices: devices.map((device) => ({

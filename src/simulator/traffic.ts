@@ -49,7 +49,7 @@ function noTraffic(): Changing<DeviceTraffic> {
     received: { bytes: 0, frames: 0, passes: 0 },
     sent: { bytes: 0, frames: 0, passes: 0 },
   });
-  return { input: none(), label: none(), activation: none(), gradient: none() };
+  return { input: none(), label: none(), activation: none(), gradient: none(), derivative: none() };
 }
 
 /** What a pass receives and sends. What the data's holder hands out goes with the passes that need no others. */
@@ -71,20 +71,27 @@ export function framesOfRound(traffic: DeviceTraffic, microBatchCount: number): 
 }
 
 /** Bytes of a piece on its way, as the device with these layers sends or receives it. */
-function pieceBytes(
-  { kind, payload, samples, encoding }: Send | Receive,
-  profile: Profile,
-  layers: LayerRange,
-): number {
+function pieceBytes(step: Send | Receive, profile: Profile, layers: LayerRange): number {
+  const { kind, payload, encoding } = step;
   const isBehind = (payloads[payload].from === 1) !== (kind === 'send');
-  const plainBytes = (samples[1] - samples[0]) * payloadBytes(profile, payload, layers[isBehind ? 1 : 0]);
+  const plainBytes = carriedBytes(step, payloadBytes(profile, payload, layers[isBehind ? 1 : 0]));
   return plainBytes * encodedFraction(encoding);
+}
+
+/**
+ * Bytes of a piece as it is, of a payload that weighs `sampleBytes` a sample: activations travel with their tangents,
+ * of which each is as large; derivatives are one number for each tangent, whatever the samples.
+ */
+export function carriedBytes({ payload, samples, tangents = 0 }: Send | Receive, sampleBytes: number): number {
+  if (payload === 'derivative') return 4 * tangents;
+  return (samples[1] - samples[0]) * sampleBytes * (1 + tangents);
 }
 
 /** What one sample of a payload weighs on its way over the border before layer `cut`. */
 export function payloadBytes({ inputBytes, labelBytes, layers }: Profile, payload: Payload, cut: number): number {
   if (payload === 'input') return inputBytes;
   if (payload === 'label') return labelBytes;
+  if (payload === 'derivative') return 0;
   return defined(layers[cut - 1], `layer ${cut - 1}`).outputBytes;
 }
 

@@ -25,6 +25,7 @@ function bound(engine: Engine): Engine {
     blockSize: engine.blockSize,
     compile: (graph) => engine.compile(graph),
     upload: (value) => engine.upload(value),
+    draw: (shape, noise) => engine.draw(shape, noise),
     download: (value) => engine.download(value),
     take: (value) => engine.take(value),
     release: (value) => engine.release(value),

@@ -52,6 +52,7 @@ export function createFakeEngine(): FakeEngine {
       };
     },
     upload: ({ type, shape }) => value(type, shape),
+    draw: (shape) => value('float32', shape),
     download: async ({ type, shape }) => ({ type, shape, data: allocate(type, elementCount(shape)) }),
     take: async ({ type, shape, handle }) => {
       assert.ok(alive.delete(handle), 'taken twice');

@@ -51,6 +51,10 @@ export interface MemoryRun {
   /** Of single links. Default: `links`. */
   linkBetween?(a: string, b: string): MemoryLinkOptions | undefined;
   readonly profileCache?: ProfileCache;
+  /** Of a run that only infers: takes its results. */
+  readonly onResults?: RunHooks['onResults'];
+  readonly onReady?: CoordinatorOptions['onReady'];
+  readonly weights?: CoordinatorOptions['weights'];
   /** Called with each event, after it was noted. */
   observe?(event: RunEvent, cluster: MemoryCluster): void;
   /** Called with each checkpoint, after it was noted. */
@@ -156,7 +160,12 @@ export async function runCluster(run: MemoryRun): Promise<Outcome> {
 export async function runAlone(run: MemoryRun & { readonly microBatchSize: number }): Promise<Outcome> {
   const { subject } = run;
   const record = new Recorder(run);
-  const plan = localPlan(subject.sequence.layers.length, subject.training.batchSize, run.microBatchSize);
+  const plan = localPlan(
+    subject.sequence.layers.length,
+    subject.training.batchSize,
+    run.microBatchSize,
+    subject.training,
+  );
   const engine = await (run.createEngine?.('alone') ?? createReferenceEngine());
   try {
     const end = await trainHere(subject, record.hooks, machineConfig(run, 0), plan, {
@@ -202,6 +211,7 @@ class Recorder {
   constructor(run: MemoryRun) {
     this.hooks = {
       batch: (round) => run.batch(round),
+      ...(run.onResults === undefined ? {} : { onResults: run.onResults }),
       observe: (event) => {
         this.events.push(event);
         for (const check of [...this.#waiting]) check();
@@ -256,6 +266,8 @@ class ClusterInMemory implements MemoryCluster {
       hooks: this.#record.hooks,
       clock: run.clock ?? systemClock,
       peerToken,
+      ...(run.onReady === undefined ? {} : { onReady: run.onReady }),
+      ...(run.weights === undefined ? {} : { weights: run.weights }),
       plan: async (profile, cluster) => defined(run.choosePlan, 'a plan')(profile, cluster),
       ...(run.planAgain === undefined ? {} : { planAgain: run.planAgain }),
       ...(run.plan === undefined ? {} : { givenPlan: { ...run.plan, predicted } }),

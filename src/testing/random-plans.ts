@@ -3,7 +3,7 @@
 // orders agree exactly.
 
 import type { Cluster, DeviceTimes, PlanLayout, Profile, StagePlan } from '../cluster/cluster.ts';
-import { encodingNames } from '../cluster/compression.ts';
+import { sumEncodingNames } from '../cluster/compression.ts';
 import { createRandom, permutation, type Random } from '../random.ts';
 import { scheduleNames, scheduleOf } from '../schedule/schedules.ts';
 
@@ -56,7 +56,7 @@ export function randomPlan(seed: number, stageLimit = 4): PlanLayout {
 export function withRandomCompression(plan: PlanLayout, seed: number): PlanLayout {
   const random = createRandom(seed, 4);
   const half = (): boolean => random.uniform() < 0.5;
-  const allReduce = [undefined, ...encodingNames][random.integer(1 + encodingNames.length)];
+  const allReduce = [undefined, ...sumEncodingNames][random.integer(1 + sumEncodingNames.length)];
   const [activation, gradient] = [
     half() && { activation: 'float16' as const },
     half() && { gradient: 'float16' as const },

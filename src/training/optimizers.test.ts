@@ -23,16 +23,8 @@ import { fixtureFolder } from '../testing/pytorch-fixtures.ts';
 import { runGraph } from '../testing/run-graph.ts';
 import { clipScale, squaredNormGraph } from './clipping.ts';
 import type { Parameter } from './names.ts';
-import {
-  accumulateGraph,
-  type OptimizerKind,
-  type OptimizerOptions,
-  optimizerGraph,
-  summedName,
-  sumName,
-  withSums,
-  zerosGraph,
-} from './optimizers.ts';
+import { accumulateGraph, optimizerGraph, summedName, sumName, withSums, zerosGraph } from './optimizers.ts';
+import type { OptimizerKind, OptimizerOptions } from './update-rules.ts';
 
 type Values = Readonly<Record<string, readonly number[]>>;
 

@@ -1,20 +1,23 @@
 // asteroid plan: who computes which layers on which share of each batch.
 
 import type { Command } from 'commander';
-import type { Plan, Profile } from '../../cluster/cluster.ts';
+import { activationEncoding } from '../../cluster/activation-bits.ts';
+import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
 import { parseCluster } from '../../cluster/validate.ts';
 import { InputError } from '../../errors.ts';
 import { type CompressMode, compressModes } from '../../planner/compress.ts';
+import { objectives } from '../../planner/inference/evaluate.ts';
+import { inferencePlannerNames, planInferenceSteps } from '../../planner/inference/plan.ts';
 import { plannerNames } from '../../planner/planners.ts';
 import { program } from '../../schedule/generate.ts';
 import { passes } from '../../schedule/passes.ts';
-import { scheduleNames } from '../../schedule/schedules.ts';
+import { inferenceSchedule, scheduleNames } from '../../schedule/schedules.ts';
 import { programText } from '../../schedule/text.ts';
 import { checkWritable, readText, writeJson } from '../files.ts';
 import { collected, positive } from '../flag-values.ts';
 import { addSizeFlags, type SizeOptions } from '../model-options.ts';
-import { createOutput } from '../output.ts';
-import { readPin, searchPlan } from '../planning.ts';
+import { createOutput, type Output } from '../output.ts';
+import { type PlanSearch, readPin, search, searchPlan } from '../planning.ts';
 import { planningProfile } from '../planning-profile.ts';
 import { showPicture } from '../report.ts';
 import { duration, type Terminal } from '../terminal.ts';
@@ -26,6 +29,8 @@ interface PlanCommandOptions extends SizeOptions {
   readonly batch?: string;
   readonly microBatch?: string;
   readonly schedule?: string;
+  readonly objective?: string;
+  readonly activationBits?: string;
   readonly compress: string;
   readonly planner: string;
   readonly optimizer: string;
@@ -54,13 +59,22 @@ export function addPlan(program: Command): Command {
     .option('--cluster <FILE>', 'the devices and links, JSON or YAML')
     .option('--batch <N>', 'samples of an update')
     .option('--micro-batch <N>', 'samples that travel at once (default: the best)')
-    .option('--schedule <NAME>', `${scheduleNames.join(' | ')} (default: the planner chooses)`)
+    .option(
+      '--schedule <NAME>',
+      `${scheduleNames.join(' | ')} (default: the planner chooses) | ${inferenceSchedule} (forward passes only)`,
+    )
+    .option(`--objective <${objectives.join('|')}>`, 'of inference: what the plan is for (default: throughput)')
+    .option('--activation-bits <16|8|6|4|2>', 'of inference: in how many bits activations travel (default: 32)')
     .option(
       `--compress <${compressModes.join('|')}>`,
       'what may travel in fewer bits over links; auto: what makes rounds shorter',
       'none',
     )
-    .option('--planner <NAME>', plannerNames.join(' | '), 'best')
+    .option(
+      '--planner <NAME>',
+      `${plannerNames.join(' | ')}; of inference: ${inferencePlannerNames.join(' | ')}`,
+      'best',
+    )
     .option('--optimizer <NAME>', 'sgd | adam | adamw, for the memory that it needs', 'sgd')
     .option('--momentum <M>', 'of sgd, for the memory that it needs', '0')
     .option('--replicate-batch-norm', 'let a stage with batch normalization be replicated')
@@ -100,15 +114,43 @@ async function plan(options: PlanCommandOptions): Promise<void> {
     output,
   );
   if (options.profileOut !== undefined) await writeJson(options.profileOut, profile);
-  const {
-    plan: found,
-    planningMs,
-    isCutShort,
-  } = await searchPlan(
+  const found = await (options.schedule === inferenceSchedule ? inferencePlan : trainingPlan)(
+    { ...options, batch },
+    { profile, cluster },
+    output,
+  );
+  const { planningMs, isCutShort } = found;
+  const document = { plan: found.plan, planningMs };
+  if (options.output !== undefined) await writeJson(options.output, document);
+  output.json(document);
+  if (output.isJson) return;
+  const { terminal } = output;
+  terminal.section(
+    'Plan',
+    `by planner "${found.plan.planner}" in ${duration(planningMs / 1000)}${isCutShort ? ', the search cut short' : ''}`,
+  );
+  showPicture(
+    found.plan,
+    profile.layers.map((layer) => layer.name),
+    terminal,
+  );
+  if (options.print === true) printProgram(found.plan, terminal);
+}
+
+type Asked = PlanCommandOptions & { readonly batch: string };
+
+interface Known {
+  readonly profile: Profile;
+  readonly cluster: Cluster;
+}
+
+function trainingPlan(options: Asked, known: Known, output: Output): Promise<PlanSearch> {
+  if (options.objective !== undefined || options.activationBits !== undefined)
+    throw new InputError('--objective and --activation-bits are for inference: add --schedule inference.');
+  return searchPlan(
     {
-      profile,
-      cluster,
-      batchSize: positive('--batch', batch),
+      ...known,
+      batchSize: positive('--batch', options.batch),
       planner: options.planner,
       compress: compressMode(options.compress),
       optimizerState: optimizerState(options.optimizer, options.momentum),
@@ -117,26 +159,38 @@ async function plan(options: PlanCommandOptions): Promise<void> {
       pins: options.pin.map(readPin),
       exclude: options.exclude,
       ...(options.schedule === undefined ? {} : { schedule: options.schedule }),
-      ...microBatch(options, profile),
+      ...microBatch(options, known.profile),
     },
     output,
-    options.timeLimit === undefined ? undefined : 1000 * positive('--time-limit', options.timeLimit),
+    timeLimitMs(options),
   );
-  const document = { plan: found, planningMs };
-  if (options.output !== undefined) await writeJson(options.output, document);
-  output.json(document);
-  if (output.isJson) return;
-  const { terminal } = output;
-  terminal.section(
-    'Plan',
-    `by planner "${found.planner}" in ${duration(planningMs / 1000)}${isCutShort ? ', the search cut short' : ''}`,
+}
+
+function inferencePlan(options: Asked, known: Known, output: Output): Promise<PlanSearch> {
+  if (options.pin.length > 0) throw new InputError('Plans of inference take no pins; leave --pin out.');
+  const { objective = 'throughput' } = options;
+  if (objective !== 'throughput' && objective !== 'latency')
+    throw new InputError(`--objective ${objective} must be one of ${objectives.join(', ')}.`);
+  const { microBatchSize } = microBatch(options, known.profile);
+  const input = {
+    ...known,
+    objective,
+    batchSize: positive('--batch', options.batch),
+    planner: options.planner,
+    exclude: options.exclude,
+    ...(microBatchSize === undefined ? {} : { microBatchSize }),
+    ...(options.activationBits === undefined ? {} : { encoding: activationEncoding(options.activationBits) }),
+  } as const;
+  return search(
+    (hooks) => planInferenceSteps({ ...input, ...hooks }),
+    options.planner === 'best',
+    output,
+    timeLimitMs(options),
   );
-  showPicture(
-    found,
-    profile.layers.map((layer) => layer.name),
-    terminal,
-  );
-  if (options.print === true) printProgram(found, terminal);
+}
+
+function timeLimitMs({ timeLimit }: PlanCommandOptions): number | undefined {
+  return timeLimit === undefined ? undefined : 1000 * positive('--time-limit', timeLimit);
 }
 
 /** One line a device. F: forward, B: backward, I and W: its halves, R: AllReduce, U: update. */

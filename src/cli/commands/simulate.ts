@@ -1,4 +1,4 @@
-// asteroid simulate: one round of a plan on a virtual clock.
+// asteroid simulate: a plan on a virtual clock, one round or a stream of them.
 
 import type { Command } from 'commander';
 import { checkTogether, parseCluster, parsePlan } from '../../cluster/validate.ts';
@@ -30,7 +30,7 @@ interface SimulateCommandOptions extends SizeOptions {
 export function addSimulate(program: Command): Command {
   const command = program
     .command('simulate')
-    .description('simulate one round of a plan')
+    .description('simulate a round of a plan, or the steady state of a stream of rounds')
     .option('--cluster <FILE>', 'the devices and links, JSON or YAML')
     .option('--profile <FILE>', 'the layers and their times')
     .option(
@@ -39,7 +39,7 @@ export function addSimulate(program: Command): Command {
     )
     .option('--plan <FILE>', 'the plan, or what asteroid plan wrote')
     .option('--trace <FILE>', 'write a trace for Perfetto or chrome://tracing')
-    .option('--gantt <FILE>', 'write a chart of the round as SVG')
+    .option('--gantt <FILE>', 'write a chart of the round, or of the stream from its first round to its last, as SVG')
     .option('-o, --output <FILE>', 'write what --json prints');
   return addSizeFlags(command)
     .addHelpText(
@@ -66,25 +66,28 @@ async function simulate(options: SimulateCommandOptions): Promise<void> {
   checkTogether(plan, profile, cluster);
   const program = makeProgram(plan);
   checkProgram(program, plan);
-  const { events, roundMs, samplesPerS, devices, links } = runSimulation(program, plan, profile, cluster, {
+  const { events, roundMs, samplesPerS, stream, devices, links } = runSimulation(program, plan, profile, cluster, {
     events: trace !== undefined || gantt !== undefined,
   });
   const names = cluster.devices.map((device) => device.name);
   if (trace !== undefined) await writeText(trace, traceJson(events, names));
   if (gantt !== undefined)
     await writeText(gantt, ganttSvg(events, names, { title: `${profile.model}: ${roundMs.toFixed(1)} ms a round` }));
-  const document = { roundMs, samplesPerS, devices, links };
+  const document = { roundMs, samplesPerS, ...(stream === undefined ? {} : { stream }), devices, links };
   if (options.output !== undefined) await writeJson(options.output, document);
   output.json(document);
   if (output.isJson) return;
   print(document, output.terminal);
 }
 
-function print(
-  { roundMs, samplesPerS, devices, links }: Pick<Simulation, 'roundMs' | 'samplesPerS' | 'devices' | 'links'>,
-  terminal: Terminal,
-): void {
+function print({ roundMs, samplesPerS, stream, devices, links }: Omit<Simulation, 'events'>, terminal: Terminal): void {
   terminal.section('Round', `${roundMs.toFixed(3)} ms, ${samplesPerS.toFixed(1)} samples/s`);
+  if (stream !== undefined)
+    terminal.section(
+      'Stream',
+      `a round every ${roundMs.toFixed(3)} ms${stream.isExact ? '' : ' in the mean'}; ` +
+        `filling takes ${stream.fillMs.toFixed(3)} ms, draining ${stream.drainMs.toFixed(3)} ms`,
+    );
   const width = Math.max(...Object.keys(devices).map((name) => name.length));
   for (const [name, { idleFraction, peakMemoryMiB, energyJ }] of Object.entries(devices)) {
     const busy = `${((1 - idleFraction) * 100).toFixed(0)} %`.padStart(5);

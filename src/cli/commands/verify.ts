@@ -1,11 +1,14 @@
-// asteroid verify: shows on the user's own model that the planned, distributed run equals training on one device.
+// asteroid verify: shows on the user's own model that the planned, distributed run equals training on one device; where
+// rounds overlap, one device whose gradients are as late.
 
 import type { Command } from 'commander';
 import { systemClock } from '../../clock.ts';
+import type { Plan } from '../../cluster/cluster.ts';
 import { InputError } from '../../errors.ts';
 import { verifyRun } from '../../runtime/host/session-here.ts';
 import { usedDeviceCount } from '../../runtime/run/choose-plan.ts';
 import type { Comparison } from '../../runtime/run/verify.ts';
+import { stalenessOf } from '../../schedule/staleness.ts';
 import { readRun } from '../inputs.ts';
 import { createOutput, interruptedExitCode, interruptSignal, type Output } from '../output.ts';
 import { describeRun } from '../report.ts';
@@ -58,6 +61,15 @@ async function verify(options: Record<string, unknown> & { json?: boolean; toler
   if (!equal) process.exitCode = 1;
 }
 
+/** What is to be added of a plan whose rounds overlap. */
+function lateness(plan: Plan | undefined): string {
+  const staleness = plan === undefined ? [] : stalenessOf(plan);
+  const most = Math.max(0, ...staleness);
+  if (most === 0) return '';
+  const isUniform = staleness.every((rounds) => rounds === most);
+  return ` with gradients that are ${isUniform ? '' : 'up to '}${counted(most, 'round')} late`;
+}
+
 function toleranceOf(text: string | undefined, hasBatchNorm: boolean): number {
   if (text === undefined) return hasBatchNorm ? 1e-3 : 1e-5;
   const value = Number(text);
@@ -95,11 +107,9 @@ function print(comparison: Comparison, tolerance: number, equal: boolean, output
       ? 'do not differ'
       : `differ by at most ${weightDifference.toExponential(1)} (${worstWeight})`;
   terminal.section('Weights', `after the last round ${worst}`);
-  const deviceCount = distributed.plan === undefined ? 0 : usedDeviceCount(distributed.plan);
+  const { plan } = distributed;
+  const devices = counted(plan === undefined ? 0 : usedDeviceCount(plan), 'device');
   if (equal)
-    terminal.section(
-      'Equal',
-      colors.green(`within ${tolerance}: ${counted(deviceCount, 'device')} trained as one does`),
-    );
+    terminal.section('Equal', colors.green(`within ${tolerance}: ${devices} trained as one does${lateness(plan)}`));
   else terminal.section('Unequal', colors.red(`by more than ${tolerance}`));
 }

@@ -109,6 +109,9 @@ function carryOut(request: Exclude<Request, Asking>, engine: Engine, { values, e
     case 'upload':
       values.set(request.handle, engine.upload(request.tensor));
       return;
+    case 'draw':
+      values.set(request.handle, engine.draw(request.shape, request.noise));
+      return;
     case 'release':
       return engine.release(removed(values, request.handle));
     case 'trim':

@@ -4,6 +4,7 @@
 import { InputError, ProtocolError, RunError } from '../../errors.ts';
 import type { Graph } from '../../graph/graph.ts';
 import type { Tensor } from '../../graph/tensor.ts';
+import type { Noise } from '../../noise.ts';
 import type { Translation, TranslationTarget } from '../engine.ts';
 
 /**
@@ -33,6 +34,7 @@ export type Request =
       readonly replaced?: Readonly<Record<string, string>> | undefined;
     }
   | { readonly kind: 'upload'; readonly handle: number; readonly tensor: Tensor }
+  | { readonly kind: 'draw'; readonly handle: number; readonly shape: readonly number[]; readonly noise: Noise }
   | { readonly kind: 'download' | 'take'; readonly id: number; readonly handle: number }
   | { readonly kind: 'release'; readonly handle: number }
   | { readonly kind: 'trim'; readonly leastBytes: number }

@@ -7,6 +7,7 @@ import { assert, defined } from '../../assert.ts';
 import { RunError } from '../../errors.ts';
 import type { Graph, Node } from '../../graph/graph.ts';
 import type { ElementArray, Tensor } from '../../graph/tensor.ts';
+import type { Noise } from '../../noise.ts';
 import { movable } from '../buffers.ts';
 import type { Engine, Executable, Translation, TranslationTarget, Value } from '../engine.ts';
 import {
@@ -228,6 +229,13 @@ class ComputeThread implements Engine {
     assert(!this.#calls.isLeaving(data.buffer), 'a tensor was uploaded twice');
     const value = this.#values.add(tensor, undefined);
     this.#calls.post({ kind: 'upload', handle: value.handle, tensor: { ...tensor, data } }, data.buffer);
+    return value;
+  }
+
+  draw(shape: readonly number[], noise: Noise): Value {
+    this.#checkOpen();
+    const value = this.#values.add({ type: 'float32', shape }, undefined);
+    this.#calls.post({ kind: 'draw', handle: value.handle, shape, noise });
     return value;
   }
 

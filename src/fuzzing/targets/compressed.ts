@@ -1,18 +1,18 @@
 // Tensors that arrive over a link in fewer bits.
 
 import assert from 'node:assert/strict';
-import type { Encoding } from '../../cluster/compression.ts';
+import { type ActivationEncoding, activationEncodingNames, type SumEncoding } from '../../cluster/compression.ts';
 import type { CutTensor } from '../../graph/layers.ts';
 import { type ElementType, type Tensor, tensor, viewBytes } from '../../graph/tensor.ts';
 import type { Random } from '../../random.ts';
-import { decodeTensors, encodeTensors, pieceCodec } from '../../runtime/device/codec.ts';
-import { checkPiece, encodedCuts } from '../../runtime/device/pieces.ts';
+import { encodeTensors, pieceCodec } from '../../runtime/device/codec.ts';
+import { checkPiece, decodedPiece } from '../../runtime/device/pieces.ts';
 import { oneOf, randomBytes } from '../inputs.ts';
 import type { Target } from '../target.ts';
 
 interface CompressedInput {
-  /** Absent: an activation of two float tensors and one of integers, for two samples. */
-  readonly encoding?: Encoding;
+  /** Of a piece of a sum; absent: an activation of three float tensors and one of integers, for two samples. */
+  readonly encoding?: SumEncoding;
   readonly tensors: readonly Tensor[];
 }
 
@@ -20,6 +20,7 @@ const cuts: readonly CutTensor[] = [
   { name: 'x', type: 'float32', shape: ['N', 3], batchAxis: 0, differentiable: true },
   { name: 'ids', type: 'int64', shape: ['N', 2], batchAxis: 0, differentiable: false },
   { name: 'y', type: 'float32', shape: [2, 'N'], batchAxis: 1, differentiable: true },
+  { name: 'z', type: 'float32', shape: ['N', 65], batchAxis: 0, differentiable: true },
 ];
 const pieceLength = 16;
 const strange: readonly number[] = [
@@ -44,7 +45,7 @@ function values(count: number, random: Random): number[] {
   return Array.from({ length: count }, () => (isStrange ? oneOf(strange, random) : random.normal()));
 }
 
-function encoded(encoding: Encoding | undefined, random: Random): readonly Tensor[] {
+function encoded(encoding: SumEncoding | undefined, random: Random): readonly Tensor[] {
   const floats = (shape: readonly number[]): Tensor =>
     tensor(
       'float32',
@@ -55,7 +56,11 @@ function encoded(encoding: Encoding | undefined, random: Random): readonly Tenso
       ),
     );
   if (encoding === undefined)
-    return encodeTensors([floats([2, 3]), tensor('int64', [2, 2], [1, 2, 3, 4]), floats([2, 2])]);
+    return encodeTensors(
+      [floats([2, 3]), tensor('int64', [2, 2], [1, 2, 3, 4]), floats([2, 2]), floats([2, 65])],
+      oneOf<ActivationEncoding>(activationEncodingNames, random),
+      [0, 0, 1, 0],
+    );
   return pieceCodec(encoding, () => new Float32Array(pieceLength)).encode(
     Float32Array.from(values(pieceLength, random)),
     0,
@@ -105,18 +110,11 @@ export function compressedTarget(): Target<CompressedInput> {
         return;
       }
       const what = { what: 'activation 0', from: 'b' };
-      checkPiece(tensors, encodedCuts(cuts), [0, 2], what);
-      const decoded = decodeTensors(
-        tensors,
-        cuts.map(({ type }) => type),
-      );
+      const decoded = decodedPiece(tensors, cuts, [0, 2]);
       checkPiece(decoded, cuts, [0, 2], what);
-      // A decoded tensor can be sent again: halves of a power of two are exact.
-      const again = decodeTensors(
-        encodeTensors(decoded),
-        cuts.map(({ type }) => type),
-      );
-      checkPiece(again, cuts, [0, 2], what);
+      // A decoded tensor can be sent again.
+      for (const again of activationEncodingNames)
+        checkPiece(decodedPiece(encodeTensors(decoded, again), cuts, [0, 2]), cuts, [0, 2], what);
     },
   };
 }

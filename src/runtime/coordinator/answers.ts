@@ -1,6 +1,7 @@
 // What devices say: one handler for each kind of message. A handler notes what concerns snapshots, plans and observers,
 // and returns what the protocol depends on, the machine's input.
 
+import { ProtocolError } from '../../errors.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 import type { Frame } from '../../transport/link.ts';
 import { type Message, parseMessage, type ToCoordinator } from '../protocol/messages.ts';
@@ -21,6 +22,7 @@ type Handler<M> = (parts: Parts, device: string, received: M) => Answer | undefi
 const layoutKinds: ReadonlySet<string> = new Set<keyof ToCoordinator>([
   'deployed',
   'prepared',
+  'output',
   'state',
   'snapshot-end',
   'replicated',
@@ -52,7 +54,19 @@ const handlers: {
     context.observe({ kind: 'deployed', device, valueMiB: control.valueBytes / 2 ** 20 });
     return { kind: 'deployed' };
   },
-  prepared: (_, __, { control }) => ({ kind: 'prepared', result: control }),
+  prepared({ context }, device, { control: result }) {
+    const { results } = context;
+    if (results === undefined || !isInProgress(context, result.round)) return { kind: 'prepared', result };
+    results.prepared(device, result);
+    return deliverPrepared(context, device);
+  },
+  output({ context }, device, { frame }) {
+    const { results } = context;
+    if (results === undefined || !isInProgress(context, frame.round))
+      throw new ProtocolError(`${device} sent outputs of round ${frame.round}, which nobody asked for.`);
+    results.add(device, frame);
+    return deliverPrepared(context, device);
+  },
   state({ context }, device, { control, frame }) {
     collect(context, device, control, frame.tensors?.[0]);
     return undefined;
@@ -96,6 +110,16 @@ export function receive(parts: Parts, device: string, frame: Frame): void {
   const handle: Handler<Message<ToCoordinator>> = handlers[received.kind] as Handler<Message<ToCoordinator>>;
   const answer = handle(parts, device, received);
   if (answer !== undefined) context.input({ kind: 'answer', device, answer });
+}
+
+function isInProgress({ state }: CoordinatorContext, round: number): boolean {
+  return round >= state.round && round <= state.grantedRound;
+}
+
+/** Rounds that a device has prepared and whose outputs are all here. */
+function deliverPrepared(context: CoordinatorContext, device: string): undefined {
+  for (const result of context.results?.takePrepared(device) ?? [])
+    context.input({ kind: 'answer', device, answer: { kind: 'prepared', result } });
 }
 
 /** The first device of a stage has sent all of it. */

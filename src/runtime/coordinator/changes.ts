@@ -143,6 +143,11 @@ function recover(state: MachineState, change: Change): Step {
   ];
 }
 
+/** The state of a layout that has not been drained. */
+function notFlushed({ flushedRound: _, ...state }: MachineState): MachineState {
+  return state;
+}
+
 /** Establishes a plan, from the last round after which every layer has a holder. */
 export function relayout(config: MachineConfig, state: MachineState, plan: Plan): Step {
   const members = fullMembers(state);
@@ -155,13 +160,14 @@ export function relayout(config: MachineConfig, state: MachineState, plan: Plan)
   const layerCount = plan.stages.at(-1)?.layers[1] ?? 0;
   const held = heldNow(state).filter(({ device }) => present.has(device));
   const found = lastCompleteRound(held, layerCount);
-  const round = found ?? state.checkpointRound ?? config.firstRound;
-  // What nobody holds comes from the checkpoint of that round.
+  const isConstant = config.isStateConstant === true;
+  const round = isConstant ? state.round : (found ?? state.checkpointRound ?? config.firstRound);
+  // What nobody holds comes from the checkpoint of that round, or from wherever it came that never changes.
   const { layerBytes } = config;
   const bytes = layerBytes === undefined ? {} : { bytes: (layer: number): number => layerBytes[layer] ?? 0 };
   const travels = moves({ holders: holdersAt(held, round, layerCount), target: plan, ...bytes });
   const next: MachineState = {
-    ...state,
+    ...notFlushed(state),
     ...nothingStands,
     phase: 'deploying',
     epoch: state.epoch + 1,
@@ -178,7 +184,7 @@ export function relayout(config: MachineConfig, state: MachineState, plan: Plan)
   const effects: MachineEffect[] = [{ kind: 'phase', phase: 'deploying' }];
   if (state.change !== undefined) {
     const repeatedRounds = Math.max(0, state.recordedRound - round);
-    const source = found === undefined ? 'checkpoint' : 'devices';
+    const source = found === undefined && !isConstant ? 'checkpoint' : 'devices';
     effects.push({ kind: 'changing', change: state.change, plan, round, repeatedRounds, source, moves: travels });
   }
   effects.push({ kind: 'deploy', plan, epoch: next.epoch, round, moves: travels, members });

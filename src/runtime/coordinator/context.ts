@@ -3,16 +3,19 @@
 // of a transition.
 
 import { RunError } from '../../errors.ts';
+import { cutBefore } from '../../graph/layers.ts';
 import type { Frame, Link } from '../../transport/link.ts';
 import { LayoutPlanner } from '../knowledge/layout-planner.ts';
 import type { RunEvent } from '../protocol/events.ts';
 import { message } from '../protocol/messages.ts';
 import { NotFinite } from '../protocol/not-finite.ts';
+import { batchAt } from '../protocol/round-batch.ts';
 import { DataFeed } from './data-feed.ts';
 import { initialState, step } from './machine.ts';
 import type { MachineEffect, MachineInput, MachineState } from './machine-types.ts';
 import type { CoordinatorEnd, CoordinatorOptions } from './options.ts';
 import { Readiness } from './readiness.ts';
+import { Results } from './results.ts';
 import { Snapshots } from './snapshots.ts';
 
 export class CoordinatorContext {
@@ -23,6 +26,8 @@ export class CoordinatorContext {
   readonly readiness: Readiness;
   readonly snapshots: Snapshots;
   readonly feed: DataFeed;
+  /** Of a run that only infers. */
+  readonly results: Results | undefined;
   /** Resolves at the run's end, with all links closed. */
   readonly end: Promise<CoordinatorEnd>;
   state: MachineState;
@@ -48,6 +53,12 @@ export class CoordinatorContext {
       send: (device, frame) => this.#handOver(device, frame, 'pipeline'),
       onError: (error) => this.abort(error),
     });
+    const { machine, subject, hooks } = options;
+    const outputs = cutBefore(subject.sequence, subject.sequence.layers.length);
+    this.results =
+      hooks.onResults === undefined
+        ? undefined
+        : new Results({ outputs, sampleCount: (round) => batchAt(machine, round).sampleCount });
     this.state = initialState(options.machine);
     this.snapshots = new Snapshots(options.subject, options.machine.firstRound);
     this.durableRound = options.machine.firstRound > 0 ? options.machine.firstRound : undefined;
@@ -79,6 +90,11 @@ export class CoordinatorContext {
 
   observe(event: RunEvent): void {
     this.options.hooks.observe(event);
+  }
+
+  /** Sends; resolves when more may be sent. */
+  sendInTurn(device: string, frame: Frame): Promise<void> {
+    return this.#handOver(device, frame, 'control');
   }
 
   /** Sends without waiting. */

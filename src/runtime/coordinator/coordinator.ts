@@ -36,6 +36,7 @@ export function createCoordinator(options: CoordinatorOptions): Coordinator {
   const context: CoordinatorContext = new CoordinatorContext(options, (effect) => perform(performers, effect));
   const decisions = new DecisionsAtLeisure(context);
   const presence = new Presence(context, (device, frame) => receive({ context, decisions }, device, frame));
+  options.onReady?.((rounds, isLast) => context.input({ kind: 'offered', rounds, isLast }));
   const performers = { context, presence, deployment: new Deployment(context), decisions };
   return {
     join: (name, link, facts) => presence.join(name, link, facts),

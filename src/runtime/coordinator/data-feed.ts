@@ -1,10 +1,11 @@
 // The data of rounds: each batch is cut to what the devices of a program receive, and sent in the order in which they
 // need it.
 
+import { defined } from '../../assert.ts';
 import type { Program, SampleRange } from '../../schedule/program.ts';
 import type { Frame } from '../../transport/link.ts';
 import { sliceSamples } from '../device/samples.ts';
-import type { Batch } from './options.ts';
+import type { FedBatch } from './options.ts';
 
 /** A piece of a batch, and who gets it. */
 interface Delivery {
@@ -16,7 +17,7 @@ interface Delivery {
 }
 
 export interface DataFeedOptions {
-  batch(round: number): Batch;
+  batch(round: number): FedBatch | Promise<FedBatch>;
   /** Resolves when more may be sent: where a link is full, it waits. */
   send(device: string, frame: Frame): Promise<void>;
   /** No batch can be had. */
@@ -63,12 +64,16 @@ export class DataFeed {
 
   async #send(round: number, epoch: number, deliveries: readonly Delivery[] | undefined): Promise<void> {
     if (deliveries === undefined || this.#deliveries !== deliveries) return;
-    const { inputs, labels } = this.#options.batch(round);
-    const sampleCount = labels.shape[0] as number;
+    const given = this.#options.batch(round);
+    const { inputs, labels } = given instanceof Promise ? await given : given;
+    if (this.#deliveries !== deliveries) return;
+    const sampleCount = inputs[0]?.shape[0] as number;
     const rest = sampleCount === this.#wholeCount ? undefined : this.#programFor?.(sampleCount);
     const due = rest === undefined ? deliveries : deliveriesOf(rest);
     for (const { device, payload, microBatch, samples } of due) {
-      const tensors = (payload === 'input' ? inputs : [labels]).map((value) => sliceSamples(value, 0, ...samples));
+      const tensors = (payload === 'input' ? inputs : [defined(labels, 'labels')]).map((value) =>
+        sliceSamples(value, 0, ...samples),
+      );
       await this.#options.send(device, { kind: payload, epoch, round, microBatch, tensors });
       if (this.#deliveries !== deliveries) return;
     }

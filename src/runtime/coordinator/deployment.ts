@@ -2,13 +2,15 @@
 // each device of a layout is sent, and checkpoints.
 
 import { RunError } from '../../errors.ts';
-import { layoutOf, program } from '../../schedule/generate.ts';
+import { program, restProgram } from '../../schedule/generate.ts';
+import type { Program } from '../../schedule/program.ts';
 import type { PlanRequest } from '../knowledge/layout-planner.ts';
 import { message } from '../protocol/messages.ts';
 import { encodeModel } from '../protocol/model-transfer.ts';
 import { optimizerStateCount } from '../protocol/training-spec.ts';
 import type { CoordinatorContext } from './context.ts';
 import type { MachineEffect } from './machine-types.ts';
+import type { WeightSource } from './options.ts';
 
 type Effect<Kind extends MachineEffect['kind']> = Extract<MachineEffect, { readonly kind: Kind }>;
 
@@ -60,17 +62,47 @@ export class Deployment {
   deploy({ plan, epoch, round, moves, members }: Effect<'deploy'>): void {
     const context = this.#context;
     context.epoch = epoch;
-    context.feed.begin(program(plan), (sampleCount) => program(layoutOf(plan, sampleCount)));
+    const programFor = (sampleCount: number): Program => restProgram(plan, sampleCount);
+    context.feed.begin(program(plan), programFor);
+    context.results?.begin(programFor, round);
     context.planner.begin(plan, context.state.copyEvery);
     context.observe({ kind: 'deployment', plan });
     context.snapshots.begin(plan);
     const peers = members.map(({ name, listenUrl }) => ({ name, url: listenUrl }));
     for (const { name } of members) {
       const layers = moves.filter(({ from, to }) => from === null && to === name).map((move) => move.layers);
+      const { weights } = context.options;
+      const { window } = context.options.machine;
+      const deploy = { plan, round, moves, peers, ...(window === undefined ? {} : { window }) };
+      const announce = (stateCount: number): void => context.send(name, message('deploy', { ...deploy, stateCount }));
+      if (weights !== undefined) {
+        announce(layers.reduce((sum, range) => sum + weights.count(range), 0));
+        void this.#sendWeights(name, weights, layers);
+        continue;
+      }
       const entries = layers.flatMap((range) => context.snapshots.entries(range, round));
-      context.send(name, message('deploy', { plan, round, moves, stateCount: entries.length, peers }));
+      announce(entries.length);
       for (const { role, name: entry, value } of entries)
         context.send(name, message('state', { role, name: entry }, [value]));
+    }
+  }
+
+  /** Sends a device weights as fast as its link takes them, until another layout is announced. */
+  async #sendWeights(
+    device: string,
+    weights: WeightSource,
+    layers: readonly (readonly [first: number, end: number])[],
+  ): Promise<void> {
+    const context = this.#context;
+    const { epoch } = context;
+    try {
+      for (const range of layers)
+        for (const { role, name, value } of weights.entries(range)) {
+          await context.sendInTurn(device, message('state', { role, name }, [value], { epoch }));
+          if (context.epoch !== epoch || !context.links.has(device)) return;
+        }
+    } catch (error) {
+      context.abort(error);
     }
   }
 

@@ -1,6 +1,7 @@
 // What the machine's effects do: one handler for each kind. Effects decide nothing; what they cause comes back as an
 // input of the machine.
 
+import { stalenessOf } from '../../schedule/staleness.ts';
 import { message } from '../protocol/messages.ts';
 import { batchAt } from '../protocol/round-batch.ts';
 import { sampleMs } from './answer-checks.ts';
@@ -46,9 +47,11 @@ const handlers: {
   },
   feed: ({ context }, { round }) => context.feed.feed(round, context.epoch),
   committed({ context, decisions }, { round, loss, correctCount, learningRate, results }) {
-    const { machine } = context.options;
+    const { machine, hooks } = context.options;
     decisions.committed(results, batchAt(machine, round).sampleCount === machine.batchSize);
-    context.options.hooks.onCommitted(round, loss, correctCount, learningRate, results);
+    hooks.onCommitted(round, loss, correctCount, learningRate, results);
+    const outputs = context.results?.take(round);
+    if (outputs !== undefined) hooks.onResults?.(round, outputs);
   },
   repeated({ context, decisions }, { round }) {
     decisions.watchCopies();
@@ -60,6 +63,8 @@ const handlers: {
     // What was found in a hurry may be improved at leisure.
     if (lost.length > 0) decisions.reconsider();
   },
+  'stream-begins': ({ context }, { plan, round }) =>
+    context.observe({ kind: 'stream', round, staleness: stalenessOf(plan) }),
   replicated: ({ context }, { round }) => context.observe({ kind: 'replicated', round }),
   dismiss: ({ presence }, { device, reason }) => presence.dismiss(device, reason),
   'write-checkpoint': ({ deployment }, { round }) => deployment.writeCheckpoint(round),

@@ -10,6 +10,7 @@
 // (changes.ts), and resume there in a new layout.
 
 import { assert, defined } from '../../assert.ts';
+import { scheduleOf } from '../../schedule/schedules.ts';
 import type { Phase } from '../protocol/events.ts';
 import type { Proposal } from '../protocol/layout-change.ts';
 import { confirmedAlive, expel, lost, relayout, suspected, wantsToLeave } from './changes.ts';
@@ -18,7 +19,7 @@ import type { Answer, MachineConfig, MachineEffect, MachineInput, MachineState, 
 import { fail, fullMembers } from './members.ts';
 import { askForProfiles, linksMeasured, measuresOnePair, peersToMeasure, profiled } from './profiling.ts';
 import { copied } from './replication.ts';
-import { afterCheckpoint, finish, goOn, goOnIfIdle, prepared, settle } from './rounds.ts';
+import { afterCheckpoint, finish, flushed, goOn, goOnIfIdle, offered, prepared, settle } from './rounds.ts';
 
 /** The state before anyone has joined. */
 export function initialState(config: MachineConfig): MachineState {
@@ -40,6 +41,8 @@ export function initialState(config: MachineConfig): MachineState {
     replicatedRound: undefined,
     round: config.firstRound,
     grantedRound: config.firstRound - 1,
+    offeredRounds: config.awaitsOffers === true ? config.firstRound : Number.POSITIVE_INFINITY,
+    endRound: config.endRound,
     fedRound: config.firstRound - 1,
     recordedRound: config.firstRound,
     prepared: {},
@@ -53,7 +56,10 @@ export function initialState(config: MachineConfig): MachineState {
 
 /** One transition. Inputs that come too late (after the end, from a device that is gone) change nothing. */
 export function step(config: MachineConfig, state: MachineState, input: MachineInput): Step {
-  if (state.phase === 'ended') return [state, []];
+  return state.phase === 'ended' ? [state, []] : flushed(config, transition(config, state, input));
+}
+
+function transition(config: MachineConfig, state: MachineState, input: MachineInput): Step {
   switch (input.kind) {
     case 'joined':
       return joined(config, state, input);
@@ -73,8 +79,10 @@ export function step(config: MachineConfig, state: MachineState, input: MachineI
       return [{ ...state, copyEvery: input.copyEvery }, []];
     case 'checkpointed':
       return afterCheckpoint(config, state, input.round);
+    case 'offered':
+      return offered(config, state, input);
     case 'stop':
-      return stop(state);
+      return stop(config, state);
     case 'gave-up':
       return state.phase === 'waiting'
         ? fail(state, `${state.change?.cause ?? 'all devices left'}, and no device has come since`)
@@ -287,14 +295,15 @@ function established(config: MachineConfig, state: MachineState): Step {
   };
   const effects: MachineEffect[] = [{ kind: 'phase', phase: 'training' }];
   if (change !== undefined) effects.push({ kind: 'changed', change, round: state.round });
+  if (scheduleOf(plan.schedule).isStream) effects.push({ kind: 'stream-begins', plan, round: state.round });
   const [settled, releases] = state.isSettled ? settle(config, stands) : [stands, []];
   const [next, welcomes] = startQueued(settled);
   return goOn(config, next, [...effects, ...releases, ...welcomes]);
 }
 
 /** A stop: at once while nothing is being trained; otherwise after the rounds that members may have begun already. */
-function stop(state: MachineState): Step {
+function stop(config: MachineConfig, state: MachineState): Step {
   const isTraining = state.plan !== undefined || state.pending !== undefined || state.change !== undefined;
-  if (isTraining && state.phase !== 'waiting') return [{ ...state, stopRequested: true }, []];
+  if (isTraining && state.phase !== 'waiting') return goOnIfIdle(config, { ...state, stopRequested: true });
   return finish(state, [], state.checkpointRound ?? state.round, true);
 }

@@ -7,6 +7,7 @@ import type { RoundResult } from '../protocol/messages.ts';
 import type { RunState } from '../protocol/run-state.ts';
 import type { step } from './machine.ts';
 import type { MachineConfig } from './machine-types.ts';
+import type { SavedEntry } from './snapshots.ts';
 
 /** A batch: the model's inputs and the labels, batch first. */
 export interface Batch {
@@ -14,9 +15,15 @@ export interface Batch {
   readonly labels: Tensor;
 }
 
+/** What the coordinator sends for a round: labels only where it trains. */
+export type FedBatch = Pick<Batch, 'inputs'> & Partial<Pick<Batch, 'labels'>>;
+
 /** Where a run's data come from and its results go. */
 export interface RunHooks {
-  batch(round: number): Batch;
+  /** The outputs of a round that only infers, once each, in the order of rounds. Absent: the run trains. */
+  onResults?(round: number, outputs: readonly Tensor[]): void;
+  /** A promise where samples are read, which takes its time. */
+  batch(round: number): FedBatch | Promise<FedBatch>;
   observe(event: RunEvent): void;
   onCommitted(
     round: number,
@@ -35,10 +42,25 @@ export interface RunHooks {
 export interface CoordinatorOptions extends PlanningOptions {
   readonly machine: MachineConfig;
   readonly hooks: RunHooks;
+  /** Called once, with the way to offer rounds (`MachineConfig.awaitsOffers`). */
+  onReady?(offer: Offer): void;
+  /** Where weights come from that never change, as in a run that only infers. Absent: from the subject's state. */
+  readonly weights?: WeightSource;
   /** The secret by which peers know each other. */
   readonly peerToken: string;
   /** The protocol. Default: `step` of machine.ts; the rehearsal wraps it in mistakes, to see them caught. */
   readonly step?: typeof step;
+}
+
+/** Rounds below `rounds` have data; `isLast`: there will be no others. */
+export type Offer = (rounds: number, isLast: boolean) => void;
+
+/** Weights that are read when they are wanted: nobody holds all of them. */
+export interface WeightSource {
+  /** What layers [first, end) need, piece by piece. */
+  entries(layers: readonly [first: number, end: number]): Iterable<SavedEntry>;
+  /** How many pieces that is. */
+  count(layers: readonly [first: number, end: number]): number;
 }
 
 /** How a run ended. */

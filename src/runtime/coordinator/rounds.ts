@@ -8,11 +8,13 @@
 //   member              ├─ compute 0 ─ prepared 0 ─┼─ compute 1 ─ prepared 1 ─┼─ compute 2 …
 
 import { defined } from '../../assert.ts';
+import { scheduleOf } from '../../schedule/schedules.ts';
+import { commitWindow } from '../../schedule/staleness.ts';
 import type { RoundResult } from '../protocol/messages.ts';
 import { notFinite } from '../protocol/not-finite.ts';
 import { batchAt, scaleOf } from '../protocol/round-batch.ts';
 import { expel, relayout } from './changes.ts';
-import type { MachineConfig, MachineEffect, MachineState, Step } from './machine-types.ts';
+import type { MachineConfig, MachineEffect, MachineInput, MachineState, Step } from './machine-types.ts';
 import { activeDevices, fail } from './members.ts';
 import { copying, isCopyDue, settleHoldings } from './replication.ts';
 
@@ -22,6 +24,18 @@ import { copying, isCopyDue, settleHoldings } from './replication.ts';
  */
 export function goOnIfIdle(config: MachineConfig, state: MachineState): Step {
   return state.phase === 'training' && state.round > state.grantedRound ? goOn(config, state, []) : [state, []];
+}
+
+/** Data of further rounds are there. */
+export function offered(
+  config: MachineConfig,
+  state: MachineState,
+  { rounds, isLast }: Extract<MachineInput, { kind: 'offered' }>,
+): Step {
+  const offeredRounds = Math.max(state.offeredRounds, rounds);
+  const next = { ...state, offeredRounds, endRound: isLast ? rounds : state.endRound };
+  if (state.phase !== 'training') return [next, []];
+  return state.round > state.grantedRound ? goOn(config, next, []) : proceed(config, next, []);
 }
 
 /** All devices of the layout have all of their state: its sources are no longer needed. */
@@ -42,18 +56,19 @@ export function isBoundary({ endRound, checkpointEvery, evaluateEvery }: Machine
 
 /** A boundary whose checkpoint is not written yet. */
 function isPause(config: MachineConfig, { checkpointRound = config.firstRound }: MachineState, round: number): boolean {
-  return isBoundary(config, round) && round > checkpointRound;
+  return config.isStateConstant !== true && isBoundary(config, round) && round > checkpointRound;
 }
 
 /**
  * All members are at `state.round` and nothing is granted: a checkpoint, the end, another layout, or the next round.
  */
 export function goOn(config: MachineConfig, state: MachineState, before: readonly MachineEffect[]): Step {
-  const { round, checkpointRound = config.firstRound, stopRequested, proposal, notFiniteRound } = state;
+  const { round, stopRequested, proposal, notFiniteRound } = state;
+  const checkpointRound = config.isStateConstant === true ? round : (state.checkpointRound ?? config.firstRound);
   if (notFiniteRound === round)
     return round > checkpointRound ? snapshot(state, before) : failNotFinite(state, round, before);
   if (round > checkpointRound && (stopRequested || isBoundary(config, round))) return snapshot(state, before);
-  if (stopRequested || round >= config.endRound) return finish(state, before);
+  if (stopRequested || round >= state.endRound) return finish(state, before);
   if (proposal !== undefined) {
     const [next, effects] = relayout(
       config,
@@ -62,6 +77,7 @@ export function goOn(config: MachineConfig, state: MachineState, before: readonl
     );
     return [next, [...before, ...effects]];
   }
+  if (round >= state.offeredRounds) return [{ ...state, phase: 'training', waitingFor: [] }, before];
   const isCopied = isCopyDue(config, state, round);
   const [fed, feeds] = feed(state, round);
   const effects: MachineEffect[] = [...before, ...feeds, ...grant(config, state, round, isCopied)];
@@ -87,8 +103,25 @@ function grant(config: MachineConfig, state: MachineState, round: number, replic
 }
 
 /** Rounds that devices may prepare before the oldest of them has committed. */
-function windowOf({ window = 1 }: MachineConfig): number {
-  return window;
+function windowOf({ window }: MachineConfig, { plan }: MachineState): number {
+  return window ?? (plan === undefined ? 1 : commitWindow(plan));
+}
+
+/**
+ * Where rounds overlap: the pipeline drains before a round that is not granted before all others have committed,
+ * because training pauses or ends there.
+ */
+export function flushed(config: MachineConfig, [state, effects]: Step): Step {
+  const { phase, plan, grantedRound } = state;
+  const round = grantedRound + 1;
+  if (phase !== 'training' || plan === undefined || !scheduleOf(plan.schedule).isStream) return [state, effects];
+  const isDue =
+    state.stopRequested || state.proposal !== undefined || round >= state.endRound || isPause(config, state, round);
+  if (!isDue || grantedRound < state.round || state.flushedRound === round) return [state, effects];
+  const flushes = activeDevices(state).map(
+    (device): MachineEffect => ({ kind: 'send', device, message: 'flush', control: { round } }),
+  );
+  return [{ ...state, flushedRound: round }, [...effects, ...flushes]];
 }
 
 /**
@@ -100,7 +133,7 @@ function proceed(config: MachineConfig, state: MachineState, before: readonly Ma
   const waitingFor = activeDevices(state).filter((device) => done[device] === undefined);
   let next: MachineState = { ...state, phase: 'training', waitingFor };
   const effects = [...before];
-  const lastRound = Math.min(config.endRound - 1, state.round + windowOf(config));
+  const lastRound = Math.min(state.endRound, state.offeredRounds, state.round + windowOf(config, state) + 1) - 1;
   if (state.stopRequested || state.proposal !== undefined) return [next, effects];
   for (let ahead = state.grantedRound + 1; ahead <= lastRound; ahead++) {
     const [fed, feeds] = feed(next, ahead);
@@ -118,7 +151,9 @@ function proceed(config: MachineConfig, state: MachineState, before: readonly Ma
  */
 function nextToPrepare(config: MachineConfig, state: MachineState, device: string): number | undefined {
   if (!activeDevices(state).includes(device)) return undefined;
-  const lastRound = Math.min(state.grantedRound, state.round + windowOf(config) - 1);
+  // An update waits for the commit of a round before it; a round without one waits for nothing.
+  const mostAhead = windowOf(config, state) - (config.isStateConstant === true ? 0 : 1);
+  const lastRound = Math.min(state.grantedRound, state.round + mostAhead);
   for (let round = state.round; round <= lastRound; round++)
     if (state.prepared[round]?.[device] === undefined) return round;
   return undefined;

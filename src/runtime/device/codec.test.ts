@@ -2,7 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { ProtocolError } from '../../errors.ts';
 import { halfToNumber, numberToHalf } from '../../graph/operators/numbers.ts';
-import { tensor } from '../../graph/tensor.ts';
+import { elementCount, type Tensor, tensor } from '../../graph/tensor.ts';
 import { createRandom } from '../../random.ts';
 import { decodeByte, decodeHalf, decodeTensors, encodeByte, encodeHalf, encodeTensors, pieceCodec } from './codec.ts';
 
@@ -101,17 +101,62 @@ test('tensors of other types travel as they are; scales come last and are checke
       ['float32', [2]],
     ],
   );
-  const types = ['float32', 'int64', 'float32'] as const;
-  assert.deepEqual(decodeTensors(sent, types), tensors);
+  const expected = tensors.map(({ type, shape }) => ({ type, shape }));
+  assert.deepEqual(decodeTensors(sent, expected), tensors);
   const others = [tensor('int64', [1], [7]), tensor('float16', [1], [0.5])];
-  assert.deepEqual(decodeTensors(encodeTensors(others), ['int64', 'float16']), others);
+  assert.deepEqual(decodeTensors(encodeTensors(others), others), others);
   for (const scale of [3, -1, 0, Number.NaN, Number.POSITIVE_INFINITY, 2 ** 120])
     assert.throws(
-      () => decodeTensors([...sent.slice(0, 3), tensor('float32', [2], [1, scale])], types),
+      () => decodeTensors([...sent.slice(0, 3), tensor('float32', [2], [1, scale])], expected),
       ProtocolError,
       `${scale}`,
     );
-  assert.throws(() => decodeTensors(sent.slice(0, 3), types), /should end with 2 scales/);
+  assert.throws(() => decodeTensors(sent.slice(0, 3), expected), /lacks a scale/);
+  assert.throws(() => decodeTensors([...sent, sent[1] as Tensor], expected), /should hold 3 tensors, not 5/);
+  const long = [...sent.slice(0, 3), tensor('float32', [3], [1, 1, 1])];
+  assert.throws(() => decodeTensors(long, expected), /should end with 2 scales and ends, not 3/);
+});
+
+test('tensors of a cut travel as levels for each sample where that pays, and say so themselves', () => {
+  const many = (shape: readonly number[], at = 0): Tensor =>
+    tensor(
+      'float32',
+      shape,
+      Array.from({ length: elementCount(shape) }, (_, index) => Math.sin(index + at)),
+    );
+  const tensors = [many([3, 4, 20]), many([3, 5]), tensor('int64', [3], [1, 2, 3]), many([80, 3], 7)];
+  const axes = [0, 0, 0, 1];
+  for (const [encoding, bits] of [
+    ['uint8', 8],
+    ['uint6', 6],
+    ['uint4', 4],
+    ['uint2', 2],
+  ] as const) {
+    const sent = encodeTensors(tensors, encoding, axes);
+    assert.deepEqual(
+      sent.map(({ type, shape }) => [type, shape]),
+      [
+        ['uint8', [30 * bits]],
+        ['float16', [3, 5]],
+        ['int64', [3]],
+        ['uint8', [30 * bits]],
+        ['float32', [2 + 6 + 1 + 2 + 2]],
+      ],
+    );
+    const back = decodeTensors(sent, tensors);
+    for (const [index, { data }] of tensors.entries())
+      if (index !== 2)
+        for (const [at, found] of (back as readonly Tensor[])[index]?.data.entries() ?? [])
+          assert.ok(Math.abs(Number(found) - Number(data[at])) <= 2 / (2 ** bits - 1), `${encoding}: ${found}`);
+    // Of whatever encoding the last message was, the next may be another, or none.
+    assert.deepEqual(decodeTensors(tensors, tensors), tensors);
+    assert.throws(() => decodeTensors([sent[3] as Tensor, ...sent.slice(1)], tensors.slice(1)), ProtocolError);
+  }
+  const masked = many([2, 70]);
+  (masked.data as Float32Array)[3] = Number.NEGATIVE_INFINITY;
+  const sent = encodeTensors([masked], 'uint4');
+  assert.equal(sent[0]?.type, 'float16');
+  assert.equal(decodeTensors(sent, [masked])[0]?.data[3], Number.NEGATIVE_INFINITY);
 });
 
 test('pieces that are not as they should be are refused', () => {

@@ -2,12 +2,19 @@
 // two, so that a tensor's largest value uses the format's whole range and nothing overflows; relative error 2^-11 down
 // to 2^-28 of the largest. int8: 127 steps up to the largest value, for what is summed round after round: the error of
 // each element is kept (the residual) and added before the next rounding, so that no part of a gradient is lost, only
-// late (Seide et al., 2014; Karimireddy et al., 2019). Deterministic; what is not finite stays not finite.
+// late (Seide et al., 2014; Karimireddy et al., 2019). uint8, uint6, uint4, uint2: levels between two ends for each
+// sample (levels.ts). Deterministic; what is not finite stays not finite.
+//
+// The tensors of a cut say themselves how they are encoded: each float32 one comes as float16, as the packed uint8 of
+// its levels, or as it is, and the last tensor of the frame has their scales and ends in the tensors' order. A sender
+// may thus change its encoding from one message to the next.
 
-import { assert, defined } from '../../assert.ts';
-import { type Encoding, encodings } from '../../cluster/compression.ts';
+import { assert, defined, unreachable } from '../../assert.ts';
+import { type ActivationEncoding, encodings, type SumEncoding } from '../../cluster/compression.ts';
 import { ProtocolError } from '../../errors.ts';
-import type { ElementType, Tensor } from '../../graph/tensor.ts';
+import { elementCount, sameShape, type Tensor, type ValueType } from '../../graph/tensor.ts';
+import { takeMemory } from '../../transport/tensor-memory.ts';
+import { decodeLevels, encodeLevels, type LevelBits } from './levels.ts';
 
 /**
  * Numbers in fewer bits: value = data · scale. The scale of a piece with something that is not finite in it may be NaN.
@@ -46,7 +53,7 @@ export function encodeHalf(values: Float32Array): Encoded {
   const most = largestBits(bits);
   if (most >>> 23 >= 254) return encodeExtreme(values);
   const shift = most < leastNormalBits ? 0 : Math.min(mostShift, 14 - ((most >>> 23) - 127));
-  const data = new Uint16Array(values.length);
+  const data = new Uint16Array(takeMemory(2 * values.length).buffer);
   const rebias = (shift - 112) << 23;
   /**
    * From the least normal float32 up: what is below a half's least normal number. One comparison, which zeros do not
@@ -95,7 +102,7 @@ function encodeExtreme(values: Float32Array): Encoded {
 
 /** The float32 values of halves, exactly. */
 export function decodeHalf(data: Uint16Array, scale: number): Float32Array {
-  const values = new Float32Array(data.length);
+  const values = new Float32Array(takeMemory(4 * data.length).buffer);
   const bits = bitsOf(values);
   const rebias = (112 + Math.round(Math.log2(scale))) << 23;
   for (let index = 0; index < data.length; index++) {
@@ -142,36 +149,69 @@ export function decodeByte(data: Int8Array, scale: number): Float32Array {
   return values;
 }
 
-/** The tensors with every float32 one as float16, and, if there are any, a last one with their scales. */
-export function encodeTensors(tensors: readonly Tensor[]): readonly Tensor[] {
-  const scales: number[] = [];
-  const encoded = tensors.map((tensor): Tensor => {
+/** Fewer elements a sample than this travel as halves: ends for each would weigh as much as what they save. */
+const leastLevelled = 64;
+
+/**
+ * The tensors with every float32 one in the encoding, and, if there are any, a last one with their scales and ends.
+ * `batchAxes`: where the samples lie in each tensor; default 0. A tensor whose samples do not lie one after the other
+ * has ends for all together. Values that levels cannot hold (not finite, or beyond 2^126) make their tensor halves.
+ */
+export function encodeTensors(
+  tensors: readonly Tensor[],
+  encoding: ActivationEncoding = 'float16',
+  batchAxes: readonly number[] = [],
+): readonly Tensor[] {
+  const { codec, bits } = encodings[encoding];
+  const tail: number[] = [];
+  const encoded = tensors.map((tensor, index): Tensor => {
     if (tensor.type !== 'float32') return tensor;
-    const { data, scale } = encodeHalf(tensor.data as Float32Array);
-    scales.push(scale);
+    const values = tensor.data as Float32Array;
+    const sampleCount = (batchAxes[index] ?? 0) === 0 ? (tensor.shape[0] ?? 1) : 1;
+    if (codec === 'levels' && values.length >= leastLevelled * Math.max(1, sampleCount)) {
+      const found = encodeLevels(values, sampleCount, bits as LevelBits);
+      if (found !== undefined) {
+        for (const number of found.meaning) tail.push(number);
+        return { type: 'uint8', shape: [found.bytes.length], data: found.bytes };
+      }
+    }
+    const { data, scale } = encodeHalf(values);
+    tail.push(scale);
     return { type: 'float16', shape: tensor.shape, data: data as Uint16Array };
   });
-  return scales.length === 0 ? encoded : [...encoded, scalesTensor(scales)];
+  return tail.length === 0 ? encoded : [...encoded, scalesTensor(tail)];
 }
 
 /**
- * The tensors of these types that encodeTensors was given. Throws ProtocolError where the scales are missing or make no
- * sense.
+ * The tensors of these types and shapes that encodeTensors was given. Throws ProtocolError where they are others, or
+ * scales and ends are missing or make no sense.
  */
-export function decodeTensors(tensors: readonly Tensor[], types: readonly ElementType[]): readonly Tensor[] {
-  const halfCount = types.reduce((count, type) => count + (type === 'float32' ? 1 : 0), 0);
-  if (halfCount === 0) return tensors;
-  const scales = scalesOf(tensors[types.length], halfCount, isHalfScale);
+export function decodeTensors(tensors: readonly Tensor[], expected: readonly ValueType[]): readonly Tensor[] {
+  const isPlain = (value: ValueType, index: number): boolean => value.type === tensors[index]?.type;
+  const tail = expected.every(isPlain) ? undefined : tensors[expected.length];
+  const tailData = tail?.type === 'float32' ? (tail.data as Float32Array) : new Float32Array(0);
+  if (tensors.length !== expected.length + (tail === undefined ? 0 : 1))
+    throw new ProtocolError(`A compressed frame should hold ${expected.length} tensors, not ${tensors.length}.`);
   let next = 0;
-  return types.map((type, index): Tensor => {
-    const tensor = defined(tensors[index], 'a tensor');
-    if (type !== 'float32') return tensor;
-    return {
-      type,
-      shape: tensor.shape,
-      data: decodeHalf(tensor.data as Uint16Array, defined(scales[next++], 'a scale')),
-    };
+  const decoded = expected.map((value, index): Tensor => {
+    const found = defined(tensors[index], 'a tensor');
+    if (value.type === 'float32' && found.type === 'uint8') {
+      const shape = { count: elementCount(value.shape), sampleCount: value.shape[0] ?? 1 };
+      const levels = decodeLevels(found.data as Uint8Array, tailData, next, shape);
+      next = levels.next;
+      return { ...value, data: levels.values };
+    }
+    const isHalf = value.type === 'float32' && found.type === 'float16';
+    if ((!isHalf && found.type !== value.type) || !sameShape(found.shape, value.shape))
+      throw new ProtocolError(
+        `A compressed frame should hold ${value.type}[${value.shape}], not ${found.type}[${found.shape}].`,
+      );
+    if (!isHalf) return found;
+    return { ...value, data: decodeHalf(found.data as Uint16Array, checkedScale(tailData[next++], isHalfScale)) };
   });
+  if (next !== tailData.length)
+    throw new ProtocolError(`A compressed frame should end with ${next} scales and ends, not ${tailData.length}.`);
+  return decoded;
 }
 
 /**
@@ -204,14 +244,14 @@ export interface PieceCodec {
 /**
  * A codec for one vector's pieces; int8 alone needs the vector's residuals: it asks for them once, and changes them.
  */
-export function pieceCodec(encoding: Encoding | undefined, residual?: () => Float32Array): PieceCodec {
-  switch (encoding && encodings[encoding].codec) {
+export function pieceCodec(encoding: SumEncoding | undefined, residual?: () => Float32Array): PieceCodec {
+  switch (encoding) {
     case undefined:
       return {
         encode: (data) => [{ type: 'float32', shape: [data.length], data }],
         decode: (tensors, length) => pieceTensor(tensors, 'float32', length, 1)[0].data as Float32Array,
       };
-    case 'half':
+    case 'float16':
       return {
         encode: (values) => encodeTensors([{ type: 'float32', shape: [values.length], data: values }]),
         decode: (tensors, length) => {
@@ -219,7 +259,7 @@ export function pieceCodec(encoding: Encoding | undefined, residual?: () => Floa
           return decodeHalf(piece.data as Uint16Array, defined(scalesOf(scales, 1, isHalfScale)[0], 'a scale'));
         },
       };
-    case 'steps': {
+    case 'int8': {
       let residuals: Float32Array | undefined;
       return {
         encode: (values, first) => {
@@ -233,6 +273,8 @@ export function pieceCodec(encoding: Encoding | undefined, residual?: () => Floa
         },
       };
     }
+    default:
+      return unreachable(encoding);
   }
 }
 
@@ -258,10 +300,14 @@ function scalesOf(tensor: Tensor | undefined, count: number, isScale: (scale: nu
   if (tensor?.type !== 'float32' || tensor.data.length !== count)
     throw new ProtocolError(`A compressed frame should end with ${count} scales.`);
   const scales = tensor.data as Float32Array;
-  const wrong = scales.find((scale) => !isScale(scale));
-  if (wrong !== undefined)
-    throw new ProtocolError(`A compressed frame has a scale of ${wrong}, which is out of range.`);
+  for (const scale of scales) checkedScale(scale, isScale);
   return scales;
+}
+
+function checkedScale(scale: number | undefined, isScale: (scale: number) => boolean): number {
+  if (scale === undefined) throw new ProtocolError('A compressed frame lacks a scale.');
+  if (!isScale(scale)) throw new ProtocolError(`A compressed frame has a scale of ${scale}, which is out of range.`);
+  return scale;
 }
 
 function isHalfScale(scale: number): boolean {

@@ -6,7 +6,7 @@ import { defined } from '../../assert.ts';
 import type { Engine, Executable, Translation } from '../../engine/engine.ts';
 import { InputError } from '../../errors.ts';
 import type { Graph } from '../../graph/graph.ts';
-import { design } from './designers.ts';
+import { design, trainingTask } from './designers.ts';
 import { graphsKey } from './graphs-key.ts';
 import { decodeBundle, encodeBundle, type StageBundle } from './stage-bundle.ts';
 import type { ByGraph, PassNotes, StageGraphName, StageLayout, StageOptions } from './stage-graphs.ts';
@@ -128,7 +128,7 @@ interface Place {
 
 async function compile(engine: Engine, options: StageOptions, place: Place | undefined): Promise<Graphs> {
   if (engine.translate === undefined) {
-    const { pass, graphs } = design(engine, { kind: 'train', ...options });
+    const { pass, graphs } = design(engine, trainingTask(options));
     return { pass, graphs: await eachGraph(graphs, (graph) => engine.compile(graph)) };
   }
   const kept = await place?.store.read(place.key);
@@ -153,7 +153,7 @@ export async function translateStage(
   options: StageOptions,
   translateGraph: (graph: Graph) => Translation | Promise<Translation>,
 ): Promise<StageBundle> {
-  const { pass, graphs } = design(engine, { kind: 'train', ...options });
+  const { pass, graphs } = design(engine, trainingTask(options));
   // The runtime's own fusions depend on what stands around a layer too.
   const isStrict = options.training.grain !== undefined;
   const translated = async (graph: Graph): Promise<Translation> => {

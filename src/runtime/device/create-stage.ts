@@ -8,13 +8,18 @@ import type { RunSubject } from '../protocol/run-subject.ts';
 import { type CompiledStage, compileStage, type StageStore } from './compiled-stages.ts';
 import { EngineStage } from './engine-stage.ts';
 import type { GrainLayout } from './grained-passes.ts';
+import { InferenceStage } from './inference-stage.ts';
 import { restOf, restOptionsOf } from './rest-stage.ts';
 import type { StagePort } from './stage.ts';
 import type { StageOptions } from './stage-graphs.ts';
 import { stageOptionsOf } from './stage-options.ts';
 
-/** Compiles a stage, with what `store` kept of it; its state is loaded afterwards. */
+/**
+ * Compiles a stage, with what `store` kept of it; its state is loaded afterwards. One that only infers is compiled when
+ * its weights are there.
+ */
 export async function createStage(engine: Engine, options: StageOptions, store?: StageStore): Promise<StagePort> {
+  if (options.form.passes === 'forward') return new InferenceStage(engine, options);
   const inner = compiledOptions(options);
   const compile = (rest: StageOptions): Promise<CompiledStage> => compileStage(engine, rest, store);
   return new EngineStage(engine, inner, await compile(inner), { grains: grainsOf(options), compile });
@@ -42,6 +47,8 @@ export function wishedOptions(
   memoryBytes: number | undefined,
 ): StageOptions | undefined {
   const options = compiledOptions(stageOptionsOf(subject, device, plan, memoryBytes));
+  // Its graph has the weights in it, which come later.
+  if (options.form.passes === 'forward') return undefined;
   if (sampleCount === undefined) return options;
   return restOptionsOf(options, restOf(device, plan, sampleCount).share, true).odd;
 }

@@ -17,7 +17,7 @@ test('a task without a designer does not compile', () => {
   const { infer: _, ...others } = designers;
   // @ts-expect-error: `infer` is missing.
   const incomplete: Designers = others;
-  assert.deepEqual(Object.keys(incomplete), ['train']);
+  assert.deepEqual(Object.keys(incomplete), ['train', 'forward-gradient']);
 });
 
 test('each task has the graphs of its own designer', () => {

@@ -10,17 +10,20 @@ import { Residuals } from './codec.ts';
 import type { CompiledStage } from './compiled-stages.ts';
 import { EnginePasses, runGraph } from './engine-passes.ts';
 import { GradientExchange } from './gradient-exchange.ts';
-import { GradientSums } from './gradient-sums.ts';
+import { GradientSums, SumsByRound } from './gradient-sums.ts';
 import { GrainedPasses, type GrainLayout, type RestGrain } from './grained-passes.ts';
 import { InFlight } from './in-flight.ts';
 import type { MicroBatchId, RoundRange } from './pieces.ts';
 import { RestPasses, restOptionsOf, withPasses } from './rest-stage.ts';
 import { OpenRounds, type RoundTotals } from './round-sums.ts';
 import type { SegmentedVector } from './segmented-vector.ts';
-import type { OwnGradients, RestShare, RoundStage, StagePasses, StagePort } from './stage.ts';
+import type { OwnGradients, RestShare, RoundStage, StagePasses, StagePort, TangentPort } from './stage.ts';
 import type { StageOptions } from './stage-graphs.ts';
 import { type EntryOptions, StageState, type StateEntry } from './stage-state.ts';
+import { StageTangents } from './stage-tangents.ts';
 import { StageUpdate, type UpdateOptions } from './stage-update.ts';
+import { tangentCuts } from './tangent-design.ts';
+import { TangentPasses } from './tangent-passes.ts';
 import { WeightVersions } from './weight-versions.ts';
 
 /** How a stage's shares are compiled. */
@@ -37,6 +40,7 @@ export class EngineStage implements StagePort {
   readonly outputs: readonly CutTensor[];
   readonly label: CutTensor;
   readonly isLast: boolean;
+  readonly tangents: TangentPort | undefined;
   readonly statisticCount: number;
   readonly residuals: Residuals = new Residuals();
   readonly #engine: Engine;
@@ -46,10 +50,12 @@ export class EngineStage implements StagePort {
   readonly #state: StageState;
   readonly #weights: WeightVersions;
   readonly #inFlight: InFlight;
-  readonly #sums: GradientSums;
+  readonly #sums: SumsByRound;
   readonly #exchange: GradientExchange;
   readonly #update: StageUpdate;
   readonly #rounds: OpenRounds;
+  /** Of a run by forward gradients. */
+  readonly #tangents: StageTangents | undefined;
   readonly #passes: StagePasses;
   /** By share: the stage in rounds of fewer samples, and what they have compiled. */
   readonly #rests = new Map<string, Promise<RoundStage>>();
@@ -60,8 +66,13 @@ export class EngineStage implements StagePort {
   /** Use `createStage`. */
   constructor(engine: Engine, options: StageOptions, compiled: CompiledStage, shares: ShareOptions) {
     const { sequence, layers } = options;
-    this.inputs = cutBefore(sequence, layers[0]);
-    this.outputs = cutBefore(sequence, layers[1]);
+    const { forwardGradient } = options.training;
+    const traveling = (layer: number): readonly CutTensor[] => {
+      const cuts = cutBefore(sequence, layer);
+      return forwardGradient === undefined ? cuts : [...cuts, ...tangentCuts(cuts, forwardGradient.tangentCount)];
+    };
+    this.inputs = traveling(layers[0]);
+    this.outputs = traveling(layers[1]);
     this.label = options.label;
     this.isLast = layers[1] === sequence.layers.length;
     this.statisticCount = compiled.statistics.reduce((sum, { shape }) => sum + elementCount(shape), 0);
@@ -73,9 +84,15 @@ export class EngineStage implements StagePort {
     const { filters } = compiled.graphs;
     const weights = new WeightVersions(state, (values) => (filters === undefined ? {} : runGraph(filters, [values])));
     const inFlight = new InFlight(state, weights);
-    const sums = new GradientSums(engine, compiled);
+    const sums = new SumsByRound(() => new GradientSums(engine, compiled));
     const update = new StageUpdate(engine, compiled, state);
     const rounds = new OpenRounds(engine);
+    const tangents = forwardGradient && new StageTangents(engine, options, compiled);
+    this.#tangents = tangents;
+    this.tangents = tangents && {
+      count: tangents.count,
+      estimate: (round, derivatives) => this.#estimate(tangents, round, derivatives),
+    };
     this.#exchange = new GradientExchange({ engine, compiled, sums, state });
     [this.#state, this.#weights, this.#inFlight] = [state, weights, inFlight];
     [this.#sums, this.#update, this.#rounds] = [sums, update, rounds];
@@ -88,7 +105,8 @@ export class EngineStage implements StagePort {
     const [state, weights, inFlight] = [this.#state, this.#weights, this.#inFlight];
     const [sums, update, rounds] = [this.#sums, this.#update, this.#rounds];
     const parts = { state, weights, inFlight, sums, update, rounds };
-    return new EnginePasses({ engine: this.#engine, options, compiled, cuts: this, ...parts });
+    const all = { engine: this.#engine, options, compiled, cuts: this, ...parts };
+    return this.#tangents === undefined ? new EnginePasses(all) : new TangentPasses(all, this.#tangents);
   }
 
   rest(share: RestShare): Promise<RoundStage> {
@@ -110,7 +128,7 @@ export class EngineStage implements StagePort {
         : new GrainedPasses(whole, this, { ...grains, ownCount: wholeCount }, rest);
     const last = passesFor(Math.floor(lastSampleCount / Math.max(1, options.whole.sampleCount)), odd);
     const passes = new RestPasses(passesFor(grains?.ownCount ?? 1, undefined), last, lastMicroBatch);
-    return withPasses(this, passes, (bucket) => this.#take(bucket, sampleShare));
+    return withPasses(this, passes, (bucket, round) => this.#take(bucket, sampleShare, round));
   }
 
   async #oddPasses(options: StageOptions): Promise<StagePasses> {
@@ -149,14 +167,24 @@ export class EngineStage implements StagePort {
     this.#state.drop(round);
   }
 
+  beginStream(first: number): void {
+    this.#forget();
+    this.#state.beginStream();
+    // Without updates there is one version, and a pass with tangents reads what is live.
+    const staleness = this.#tangents === undefined ? defined(this.#options.staleness, 'the staleness') : 0;
+    if (this.#compiled.graphs.update !== undefined) this.#weights.beginStream(first, staleness);
+  }
+
   returnTo(round: number): void {
     this.#forget();
+    this.#weights.endStream();
     this.#weights.replace();
     this.#state.returnTo(round);
   }
 
   dispose(): void {
     this.#forget();
+    this.#weights.endStream();
     this.#weights.replace();
     this.#state.dispose();
     this.#isDisposed = true;
@@ -194,6 +222,7 @@ export class EngineStage implements StagePort {
     this.#sums.clear();
     this.#update.forget();
     this.#rounds.clear(inFlight);
+    this.#tangents?.release();
   }
 
   forward(
@@ -217,38 +246,51 @@ export class EngineStage implements StagePort {
     this.#passes.backwardWeight(microBatch, bucket);
   }
 
-  takeGradients(bucket?: number): Promise<OwnGradients> {
+  takeGradients(bucket?: number, round?: number): Promise<OwnGradients> {
     const { sampleCount, microBatchSize } = this.#options;
-    return this.#take(bucket, sampleCount / microBatchSize);
+    return this.#take(bucket, sampleCount / microBatchSize, round);
   }
 
   /** `sampleShare`: this device's share of the round's samples. */
-  #take(bucket: number | undefined, sampleShare: number): Promise<OwnGradients> {
+  #take(bucket: number | undefined, sampleShare: number, round: number = this.#rounds.current): Promise<OwnGradients> {
     return this.#shares.grains === undefined
-      ? this.#exchange.take(bucket, sampleShare)
-      : this.#exchange.takeParts(bucket, sampleShare > 0);
+      ? this.#exchange.take(bucket, sampleShare, round)
+      : this.#exchange.takeParts(bucket, sampleShare > 0, round);
   }
 
-  putGradients(values: SegmentedVector, bucket?: number): void {
-    this.#exchange.put(values, bucket);
+  putGradients(values: SegmentedVector, bucket?: number, round: number = this.#rounds.current): void {
+    this.#exchange.put(values, bucket, round);
   }
 
-  async finishRound(countNorm: boolean): Promise<RoundTotals> {
+  /** (1/N) Σ d_j u_j in place of the round's gradients. */
+  #estimate(tangents: StageTangents, round: number, derivatives: readonly number[]): void {
+    tangents.release();
+    const ofMean = derivatives.map((derivative) => derivative / this.#options.training.batchSize);
+    if (this.#compiled.trained.length > 0) this.#sums.of(round).replace(tangents.estimate(round, ofMean));
+    this.#rounds.current = round;
+  }
+
+  async finishRound(countNorm: boolean, round: number = this.#rounds.current): Promise<RoundTotals> {
     const { squaredNorm } = this.#compiled.graphs;
-    const feeds = this.#sums.complete();
-    const round = this.#rounds.current;
+    const feeds = this.#sums.of(round).complete();
     if (squaredNorm !== undefined && feeds !== undefined)
       this.#rounds.of(round).addNorm(defined(Object.values(runGraph(squaredNorm, [feeds]))[0], 'the norm'));
     return this.#rounds.take(round).totals(countNorm);
   }
 
-  update(options: UpdateOptions): void {
+  update(options: UpdateOptions, round: number = this.#rounds.current): void {
+    this.#updateState(options, round);
+    this.#sums.drop(round);
+    if (this.#options.staleness !== undefined) this.#state.keep(round + 1);
+  }
+
+  #updateState(options: UpdateOptions, round: number): void {
     const { pass } = this.#compiled;
     const { update } = this.#compiled.graphs;
     if (update === undefined && pass?.isUpdating !== true) return;
-    this.#weights.replace();
+    this.#weights.advance();
     if (update === undefined) return this.#update.replaceEarly(options);
-    const own = { ...this.#sums.remove(), ...this.#update.scalars(options) };
+    const own = { ...this.#sums.of(round).remove(), ...this.#update.scalars(options) };
     const results = runGraph(update, [own, this.#update.optimizerState(), this.#state.values()]);
     for (const value of Object.values(own)) this.#state.release(value);
     this.#update.replace(results);

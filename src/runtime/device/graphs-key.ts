@@ -33,6 +33,8 @@ export function graphsKey({ name, blockSize }: Pick<Engine, 'name' | 'blockSize'
     savedBudgetBytes,
     options.budgetCount,
   ]);
+  // Only where there are any: the keys of other stages stay.
+  if (training.forwardGradient !== undefined) add(hash, ['tangents', training.forwardGradient.tangentCount]);
   add(hash, [form.passes, form.sums, form.grains > 1, pieces, form.isRest === true]);
   return hash.digest();
 }

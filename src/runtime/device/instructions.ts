@@ -12,10 +12,14 @@ import {
   type DeviceProgram,
   type Instruction,
   type LayerRange,
+  type Pass,
+  type Result,
   type Send,
   type Update,
 } from '../../schedule/program.ts';
+import { giveMemory } from '../../transport/tensor-memory.ts';
 import { encodeTensors } from './codec.ts';
+import { checkDerivative, Derivatives } from './derivatives.ts';
 import { feedName, type MicroBatchId, ReceivedPieces, Results } from './pieces.ts';
 import type { RoundPorts } from './round-ports.ts';
 import { RoundReduction } from './round-reduction.ts';
@@ -28,6 +32,7 @@ import type { UpdateOptions } from './stage-update.ts';
 export class StreamState {
   readonly received: ReceivedPieces = new ReceivedPieces();
   readonly results: Results = new Results();
+  readonly derivatives: Derivatives = new Derivatives();
 }
 
 /** One tick of a device. */
@@ -51,6 +56,7 @@ export function beginTick(
 ): Tick {
   for (const instruction of program.instructions) {
     if (instruction.kind === 'send') stream.results.expectSend(instruction.payload, idOf(tick, instruction));
+    if (instruction.kind === 'result') stream.results.expectSend('activation', idOf(tick, instruction));
   }
   const reducedRound = tick + (program.instructions.find(({ kind }) => kind === 'all-reduce')?.round ?? 0);
   const reduction = new RoundReduction(program.device, stage, reducedRound, ports);
@@ -80,15 +86,25 @@ const handlers: { readonly [Kind in Executed]: Handler<Kind> } = {
     const from = instruction.from ?? feedName;
     const { round, index } = microBatch;
     const frame = await tick.ports.receive({ kind: payload, round, microBatch: index, from });
+    if (payload === 'derivative') {
+      checkDerivative(frame.tensors ?? [], tick.stage.tangents?.count ?? 0, from);
+      tick.stream.derivatives.add(microBatch, from, Promise.resolve(frame.tensors ?? []));
+      return;
+    }
     const piece = { payload, microBatch, samples, from, isEncoded: encoding !== undefined };
     tick.stream.received.add(piece, expectedCuts(tick.stage, payload), frame.tensors ?? []);
   },
 
-  forward({ program, stage, stream, tick }, instruction) {
-    const microBatch = idOf(tick, instruction);
-    const inputs = stream.received.take(program.stage === 0 ? 'input' : 'activation', microBatch, stage.inputs);
-    const labels = stage.isLast ? stream.received.take('label', microBatch, [stage.label])[0] : undefined;
-    stream.results.keep('activation', microBatch, stage.forward(microBatch, program.samples[0], inputs, labels));
+  forward(tick, instruction) {
+    tick.stream.results.keep('activation', idOf(tick.tick, instruction), forward(tick, instruction));
+  },
+
+  tangent(tick, instruction) {
+    const { stage, program, stream } = tick;
+    const microBatch = idOf(tick.tick, instruction);
+    const result = forward(tick, instruction);
+    stream.results.keep(stage.isLast ? 'derivative' : 'activation', microBatch, result);
+    if (stage.isLast) stream.derivatives.add(microBatch, program.device, result);
   },
 
   backward(tick, instruction) {
@@ -118,11 +134,25 @@ const handlers: { readonly [Kind in Executed]: Handler<Kind> } = {
     tick.sends.push(sending);
   },
 
+  result(tick, instruction, onDone) {
+    const giving = giveResult(tick, instruction, onDone);
+    giving.catch(() => {}); // seen by finishTick
+    tick.sends.push(giving);
+  },
+
   'all-reduce'({ reduction, ...tick }, instruction, onDone) {
     if (!isOverlapped(instruction)) return reduction.whole(instruction);
     reduction.overlapped(instruction, defined(bucketOf(tick, instruction.layers), 'a bucket'), onDone);
   },
 };
+
+/** Queues the forward pass of a micro-batch that has arrived. */
+function forward({ program, stage, stream, tick }: Tick, instruction: Pass): Promise<readonly Tensor[]> {
+  const microBatch = idOf(tick, instruction);
+  const inputs = stream.received.take(program.stage === 0 ? 'input' : 'activation', microBatch, stage.inputs);
+  const labels = stage.isLast ? stream.received.take('label', microBatch, [stage.label])[0] : undefined;
+  return stage.forward(microBatch, program.samples[0], inputs, labels);
+}
 
 /** Executes one instruction; resolves when the next one may follow. */
 export async function execute<Kind extends Executed>(
@@ -139,18 +169,21 @@ export async function execute<Kind extends Executed>(
  * applies what that says. What follows the update is queued in one step with it.
  */
 export function* update(tick: Tick, { round: offset = 0 }: Update): Generator<Promise<unknown>, void, unknown> {
-  const { stage, ports, program, reduction } = tick;
+  const { stage, ports, program, reduction, stream } = tick;
   yield reduction.done();
-  const totals = ports.failure.guard(stage.finishRound(isNormCounted(program)));
+  const round = tick.tick + offset;
+  if (stream.derivatives.has(round))
+    stage.tangents?.estimate(round, (yield stream.derivatives.sum(round)) as readonly number[]);
+  const totals = ports.failure.guard(stage.finishRound(isNormCounted(program, stage)));
   totals.catch(() => {}); // seen by runRound, where nothing fails before
-  tick.closed = { round: tick.tick + offset, totals };
+  tick.closed = { round, totals };
   const options = (yield ports.updates.due()) as UpdateOptions | undefined;
   if (options !== undefined) stage.update(options);
 }
 
 /** Whether an instruction is passed before it is done; `execute` calls `onDone` when it is. */
 export function endsLater(instruction: Instruction): boolean {
-  return instruction.kind === 'send' || isOverlapped(instruction);
+  return instruction.kind === 'send' || instruction.kind === 'result' || isOverlapped(instruction);
 }
 
 /** Whether an instruction runs while later ones do. */
@@ -159,9 +192,12 @@ function isOverlapped(instruction: Instruction): boolean {
 }
 
 /**
- * In a replicated stage all members hold equal gradients; the first of the ring counts them for the global norm.
+ * In a replicated stage all members hold equal gradients; the first of the ring counts them for the global norm, or of
+ * a group without a ring the one that has the first sample.
  */
-function isNormCounted(program: DeviceProgram): boolean {
+export function isNormCounted(program: DeviceProgram, { tangents }: Pick<RoundStage, 'tangents'>): boolean {
+  const { samples } = program;
+  if (tangents !== undefined) return samples[0] === 0 && samples[1] > 0;
   const reduce = program.instructions.find((instruction) => instruction.kind === 'all-reduce');
   return reduce === undefined || reduce.group[0] === program.device;
 }
@@ -194,11 +230,26 @@ async function send(tick: Tick, instruction: Send, onDone: (beganMs: number) => 
   const cuts = payload === 'activation' ? stage.outputs : stage.inputs.filter((input) => input.differentiable);
   const offset = program.samples[0];
   const slices = results.map((result, index) =>
-    sliceSamples(result, defined(cuts[index], 'cut').batchAxis, samples[0] - offset, samples[1] - offset),
+    payload === 'derivative'
+      ? result
+      : sliceSamples(result, defined(cuts[index], 'cut').batchAxis, samples[0] - offset, samples[1] - offset),
   );
-  const tensors = encoding === undefined ? slices : encodeTensors(slices);
+  const axes = cuts.map((cut) => cut.batchAxis);
+  const tensors = encoding === undefined ? slices : encodeTensors(slices, encoding, axes);
   const frame = { kind: payload, round: microBatch.round, microBatch: microBatch.index, tensors };
   await ports.send(to, frame, 'pipeline');
+  for (const { data } of tensors.filter((tensor) => !slices.includes(tensor))) giveMemory(data);
   stream.results.sent(payload, microBatch, results);
+  onDone(beganMs);
+}
+
+async function giveResult(tick: Tick, instruction: Result, onDone: (beganMs: number) => void): Promise<void> {
+  const { ports, stream } = tick;
+  const microBatch = idOf(tick.tick, instruction);
+  const tensors = await ports.failure.guard(stream.results.get('activation', microBatch));
+  const beganMs = ports.clock.now();
+  const frame = { kind: 'output', round: microBatch.round, microBatch: microBatch.index, control: {}, tensors };
+  await defined(ports.giveResult, 'somebody who takes results')(frame);
+  stream.results.sent('activation', microBatch, tensors);
   onDone(beganMs);
 }

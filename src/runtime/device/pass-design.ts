@@ -185,7 +185,8 @@ function passNotes(graphs: StageGraphs, packs: Packs, dropouts: PassNotes['dropo
   };
 }
 
-function packedUpdates(updates: readonly BufferUpdate[], pack: Pack | undefined): readonly BufferUpdate[] {
+/** Replacements of buffers, with the pack in place of its members. */
+export function packedUpdates(updates: readonly BufferUpdate[], pack: Pack | undefined): readonly BufferUpdate[] {
   const kept = new Set(
     packedNames(
       updates.map(({ buffer }) => buffer),
@@ -217,7 +218,10 @@ function stepGraph({ forward, backward, bufferUpdates }: StageGraphs, loss: Grap
  * The dropouts with the samples' axis of each mask: the one that grows with the batch. With a fixed batch all samples
  * are here, and the first axis of their number serves.
  */
-function dropoutsOf({ dropouts }: StageGraphs, { sequence, layers, sampleCount }: StageOptions): PassNotes['dropouts'] {
+export function dropoutsOf(
+  { dropouts }: Pick<StageGraphs, 'dropouts'>,
+  { sequence, layers, sampleCount }: Pick<StageOptions, 'sequence' | 'layers' | 'sampleCount'>,
+): PassNotes['dropouts'] {
   if (dropouts.length === 0) return [];
   const larger =
     sequence.fixedBatch === undefined

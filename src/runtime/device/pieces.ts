@@ -6,7 +6,7 @@ import { defined } from '../../assert.ts';
 import { ProtocolError } from '../../errors.ts';
 import type { CutTensor } from '../../graph/layers.ts';
 import { sameShape, type Tensor } from '../../graph/tensor.ts';
-import type { Payload } from '../../schedule/passes.ts';
+import type { Payload, StagePayload } from '../../schedule/passes.ts';
 import type { SampleRange } from '../../schedule/program.ts';
 import { giveMemory } from '../../transport/tensor-memory.ts';
 import { decodeTensors } from './codec.ts';
@@ -54,9 +54,7 @@ export class ReceivedPieces {
     arrived: readonly Tensor[],
   ): void {
     const what = { what: `${payload} ${microBatch.index}`, from };
-    if (isEncoded) checkPiece(arrived, encodedCuts(expected), samples, what);
-    const types = expected.map(({ type }) => type);
-    const tensors = isEncoded ? decodeTensors(arrived, types) : arrived;
+    const tensors = isEncoded ? decodedPiece(arrived, expected, samples) : arrived;
     checkPiece(tensors, expected, samples, what);
     const key = pieceKey(payload, microBatch);
     const pieces = this.#pieces.get(key) ?? [];
@@ -83,7 +81,7 @@ export class ReceivedPieces {
 }
 
 /** A payload that a device sends. */
-type Sent = 'activation' | 'gradient';
+type Sent = StagePayload;
 
 /** Results of passes, until the last of their receivers has them. */
 export class Results {
@@ -130,13 +128,20 @@ function pieceKey(payload: Payload, microBatch: MicroBatchId): string {
   return `${payload}/${keyOf(microBatch)}`;
 }
 
-/** What encodeTensors makes of tensors like these. */
-export function encodedCuts(cuts: readonly CutTensor[]): readonly CutTensor[] {
-  const floats = cuts.filter(({ type }) => type === 'float32');
-  if (floats.length === 0) return cuts;
-  const shape = [floats.length];
-  const scales: CutTensor = { name: 'the scales', type: 'float32', shape, batchAxis: 0, differentiable: false };
-  return [...cuts.map((cut) => (cut.type === 'float32' ? { ...cut, type: 'float16' as const } : cut)), scales];
+/** The tensors of a piece that travelled encoded. Throws ProtocolError where it is no such piece. */
+export function decodedPiece(
+  arrived: readonly Tensor[],
+  expected: readonly CutTensor[],
+  samples: SampleRange,
+): readonly Tensor[] {
+  return decodeTensors(
+    arrived,
+    expected.map((cut) => ({ type: cut.type, shape: shapeOf(cut, samples) })),
+  );
+}
+
+function shapeOf({ shape }: CutTensor, [first, end]: SampleRange): readonly number[] {
+  return shape.map((dimension) => (dimension === 'N' ? end - first : dimension));
 }
 
 /** A peer's tensors must be exactly those that the plan says. Throws ProtocolError. */
@@ -152,7 +157,7 @@ export function checkPiece(
   if (tensors.length !== expected.length) refuse(`${expected.length} tensors, not ${tensors.length}`);
   for (const [index, cut] of expected.entries()) {
     const found = defined(tensors[index], 'tensor');
-    const shape = cut.shape.map((dimension) => (dimension === 'N' ? samples[1] - samples[0] : dimension));
+    const shape = shapeOf(cut, samples);
     if (found.type !== cut.type || !sameShape(found.shape, shape)) {
       refuse(`${cut.name} as ${cut.type}[${shape}], not ${found.type}[${found.shape}]`);
     }

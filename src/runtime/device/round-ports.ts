@@ -22,6 +22,8 @@ export interface RoundPorts {
   readonly clock: Clock;
   send(to: string, frame: Omit<Frame, 'epoch'>, priority: Priority): Promise<void>;
   receive(key: MailKey): Promise<Frame>;
+  /** Takes outputs of a stage whose schedule only infers; resolves under back-pressure as `send` does. */
+  giveResult?(frame: Omit<Frame, 'epoch'>): Promise<void>;
   /** Ends every wait when the device must give up the round. */
   readonly failure: Failure;
   readonly updates: UpdatePolicy;

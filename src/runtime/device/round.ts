@@ -3,6 +3,7 @@
 // there, receiving fills the mailbox meanwhile. Only a piece that has not arrived yet, or too many micro-batches queued
 // ahead, makes the Program wait.
 
+import { defined } from '../../assert.ts';
 import { type DeviceProgram, type Instruction, isPass } from '../../schedule/program.ts';
 import type { RoundResult, RoundTimes } from '../protocol/messages.ts';
 import { InstructionTimes } from './instruction-times.ts';
@@ -60,6 +61,7 @@ export async function runRound(
     // A round that is given up stops at whatever it waits for: it must not take what comes for the next one.
     send: (to, frame, priority) => failure.guard(ports.send(to, frame, priority)),
     receive: (key) => failure.guard(ports.receive(key)),
+    giveResult: (frame) => failure.guard(defined(ports.giveResult, 'somebody who takes results')(frame)),
   };
   const isSkipped = (instruction: Instruction): boolean => stream !== undefined && !isOf(stream, round, instruction);
   const part = { ...program, instructions: program.instructions.filter((instruction) => !isSkipped(instruction)) };

@@ -19,8 +19,10 @@ import type { TrainingSpec } from '../protocol/training-spec.ts';
  *   between them.
  * - `step-with-update`: a step whose gradients, unscaled, are all that the round's update takes; where it is one graph,
  *   the update is in it.
+ * - `tangent`: forward passes with tangents, whose derivatives the update takes (tangent-passes.ts).
+ * - `forward`: forward passes alone, of a device that never updates: weights are constants.
  */
-export type StagePasses = 'whole' | 'split' | 'step' | 'step-with-update';
+export type StagePasses = 'whole' | 'split' | 'step' | 'step-with-update' | 'tangent' | 'forward';
 
 /** What a stage's graphs have to be. */
 export interface StageForm {
@@ -52,6 +54,8 @@ export function stageFormOf(program: DeviceProgram, { clipNorm }: Pick<TrainingS
 }
 
 function passesOf(program: DeviceProgram, isClipped: boolean): StagePasses {
+  if (program.instructions.some(({ kind }) => kind === 'tangent')) return 'tangent';
+  if (!program.instructions.some(({ kind }) => kind === 'update')) return 'forward';
   if (program.instructions.some(({ kind }) => kind === 'backward-input')) return 'split';
   if (!isBackwardImmediate(program)) return 'whole';
   return isUpdateImmediate(program) && !isClipped ? 'step-with-update' : 'step';

@@ -29,15 +29,19 @@ export interface StageOptions {
    * Default: it has memory of its own.
    */
   readonly budgetCount?: number | undefined;
+  /** In a stream: by how many rounds the weights that a round reads lag behind. Absent: rounds do not overlap. */
+  readonly staleness?: number;
 }
 
 /**
  * The graphs of a stage. `filters` makes what the pass takes of weights once for all micro-batches
- * (kept-filters.ts). Of the pass, either `step` (forward pass, loss and backward pass in one, and perhaps the update)
- * or those between; both where the last micro-batch comes in pieces.
+ * (kept-filters.ts). `tangent` is all passes of a stage that trains by forward gradients. Else, of the pass, either
+ * `step` (forward pass, loss and backward pass in one, and perhaps the update) or those between; both where the last
+ * micro-batch comes in pieces.
  */
 export type StageGraphName =
   | 'filters'
+  | 'tangent'
   | 'step'
   | 'forward'
   | 'backward'

@@ -23,5 +23,6 @@ export function stageOptionsOf(
     form: stageFormOf(device, training),
     savedBudgetBytes: savedBudgetBytes({ sequence, program: device, training, memoryBytes }),
     budgetCount: budgetCount({ program: device, training }),
+    ...(device.staleness === undefined ? {} : { staleness: device.staleness }),
   };
 }

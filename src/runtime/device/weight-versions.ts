@@ -1,4 +1,5 @@
-// The weights that passes read, by version. A micro-batch holds the version that its forward pass read until its
+// The weights that passes read, by version. In a stream, round t reads version max(first, t − staleness); where rounds
+// follow each other, what is live. A micro-batch holds the version that its forward pass read until its
 // backward pass is queued, so that an update between the two does not take it away. Copy-on-write: holding costs a
 // count; only an update, or whatever else replaces weights, while somebody holds them keeps the old values, by their
 // handles. Nothing is ever copied.
@@ -46,6 +47,9 @@ export class WeightVersions {
   readonly #makeFilters: (parameters: Values) => Values;
   readonly #versions = new Map<Weights, Version>();
   #live: Version | undefined;
+  #stream: { readonly first: number; readonly live: number; readonly staleness: number } | undefined;
+  /** Of a stream, by number: the versions before the live one that rounds to come read, held. */
+  readonly #former = new Map<number, Weights>();
 
   /** `makeFilters` queues the work; its results are the version's. */
   constructor(
@@ -70,6 +74,52 @@ export class WeightVersions {
     const weights = this.live();
     this.#versionOf(weights).holderCount++;
     return weights;
+  }
+
+  /**
+   * A stream begins: what is live is version `first`, and rounds read the version of `staleness` rounds before them, or
+   * the first.
+   */
+  beginStream(first: number, staleness: number): void {
+    this.#releaseFormer();
+    this.#stream = { first, live: first, staleness };
+  }
+
+  /** The weights that a round reads, which stay as they are until `release`. */
+  holdFor(round: number): Weights {
+    if (this.#stream === undefined) return this.hold();
+    const { first, live, staleness } = this.#stream;
+    const number = Math.max(first, round - staleness);
+    if (number === live) return this.hold();
+    const weights = this.#former.get(number);
+    if (weights === undefined) throw new Error(`round ${round} reads version ${number}, which is not kept`);
+    this.#versionOf(weights).holderCount++;
+    return weights;
+  }
+
+  /** To be called before an update of a stream replaces the weights by the next version. */
+  advance(): void {
+    if (this.#stream === undefined) return this.replace();
+    const { live, staleness } = this.#stream;
+    this.#former.set(live, this.hold());
+    this.replace();
+    this.#stream = { ...this.#stream, live: live + 1 };
+    for (const [number, weights] of this.#former) {
+      if (number >= live + 1 - staleness) continue;
+      this.#former.delete(number);
+      this.release(weights);
+    }
+  }
+
+  /** The stream has ended. */
+  endStream(): void {
+    this.#releaseFormer();
+    this.#stream = undefined;
+  }
+
+  #releaseFormer(): void {
+    for (const weights of this.#former.values()) this.release(weights);
+    this.#former.clear();
   }
 
   /** One holder fewer; with the last, a version that was replaced goes. */

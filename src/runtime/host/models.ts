@@ -15,8 +15,10 @@ import { replaceHead } from '../../graph/onnx/replace-head.ts';
 import { buildModel, isZooSpec } from '../../models/zoo.ts';
 import { describeModel, type ModelDescription } from '../run/describe-model.ts';
 import { trainedLayers } from '../run/fine-tuning.ts';
+import type { InferenceModel } from '../run/infer.ts';
 import { layerTable } from '../run/layer-table.ts';
 import type { LoadedModel } from '../run/loaded-model.ts';
+import { withOutput } from '../run/trained-output.ts';
 
 /** How a model is changed when it is loaded. */
 export interface LoadModelOptions {
@@ -80,6 +82,18 @@ function withNewHead(imported: ImportedModel, classCount: number, seed: number):
   const names = head.bias === undefined ? `${head.weight.name} has` : `${head.weight.name} and ${head.bias.name} have`;
   const note = `The classifier is new: ${names} fresh weights for ${classCount} classes instead of ${head.classCount}.`;
   return { ...model, notes: [...model.notes, note] };
+}
+
+/** Loads a model that is to answer, not to learn. Throws InputError. */
+export async function loadInferenceModel(
+  spec: string,
+  { seed = 0, inputShapes = [], output }: { seed?: number; inputShapes?: readonly InputShape[]; output?: string } = {},
+): Promise<InferenceModel> {
+  const isBuiltIn = isZooSpec(spec);
+  if (!isBuiltIn && !/[\\/]|\.[a-z]\w*$/i.test(spec)) buildModel(spec); // names the built-in ones
+  const graph = isBuiltIn ? buildModel(spec, { seed }).graph : (await readModel(spec, inputShapes)).graph;
+  const name = isBuiltIn ? spec : spec.replace(/^.*[\\/]/, '').replace(/\.onnx$/, '');
+  return { name, graph: named(spec, () => inferenceMode(withOutput(graph, output))) };
 }
 
 /**

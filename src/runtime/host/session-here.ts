@@ -53,7 +53,9 @@ export function verifyRun(
   environment: SessionEnvironment,
   onPart: (part: 'distributed' | 'single') => void,
 ): Promise<Comparison | undefined> {
-  return verifyWith((part) => runSession(part, environment), input, onPart);
+  const { createEngine } = host;
+  const runPart = (part: SessionInput): Promise<SessionResult> => runSession(part, environment);
+  return verifyWith({ runSession: runPart, prepareRun, createEngine, signal: environment.signal }, input, onPart);
 }
 
 /**

@@ -9,7 +9,8 @@
 //   deploy        a layout and the round it begins     deployed       compiled, weights in place, others have what
 //                 with; then `state` frames                           they need
 //   round         a round may begin                    prepared       gradients ready, loss; sometimes then trace
-//   commit        it holds everywhere: its update stands
+//   flush         where rounds overlap: the pipeline drains before this round
+//   commit        it holds everywhere: its update stands  output       of a micro-batch, where nothing is trained
 //   snapshot      send your weights                    `state` frames, statistics, snapshot-end
 //   release       older versions and copies may go     replicated     holds a copy of a stage
 //   probe         are you alive?                       alive, heartbeat
@@ -92,6 +93,8 @@ export interface ToWorker {
     readonly moves: readonly Move[];
     /** `state` frames from the coordinator that follow for this worker. */
     readonly stateCount: number;
+    /** Rounds that may be in flight beyond the oldest that has not committed (`MachineConfig.window`). Default 1. */
+    readonly window?: number;
     /** All devices that may be talked to; each calls those before it to which it has no link. */
     readonly peers: readonly PeerAddress[];
   };
@@ -106,6 +109,8 @@ export interface ToWorker {
     /** What sums of losses and gradients are multiplied by (round-batch.ts). Absent: 1. */
     readonly factor?: number;
   };
+  /** Where rounds overlap: this round begins, if ever, when all before it have committed. */
+  readonly flush: { readonly round: number };
   readonly commit: { readonly round: number; readonly gradientScale: number };
   /** `withState` false: statistics only. */
   readonly snapshot: { readonly round: number; readonly withState: boolean };
@@ -141,7 +146,14 @@ const toWorker: Schemas<ToWorker> = {
     batchSizes: z.array(size).min(1).max(16),
     thoroughness: z.enum(thoroughnesses).exactOptional(),
   }),
-  deploy: z.object({ plan, round: count, moves, stateCount: count, peers: peerAddresses }),
+  deploy: z.object({
+    plan,
+    round: count,
+    moves,
+    stateCount: count,
+    window: count.exactOptional(),
+    peers: peerAddresses,
+  }),
   state,
   round: z.object({
     round: count,
@@ -150,6 +162,7 @@ const toWorker: Schemas<ToWorker> = {
     sampleCount: size.exactOptional(),
     factor: z.number().min(0).exactOptional(),
   }),
+  flush: z.object({ round: count }),
   commit: z.object({ round: count, gradientScale: z.number().min(0) }),
   snapshot: z.object({ round: count, withState: z.boolean() }),
   release: z.object({ before: count }),
@@ -222,6 +235,8 @@ export interface ToCoordinator {
   };
   readonly deployed: { readonly valueBytes: number };
   readonly prepared: RoundResult;
+  /** The outputs of this device's samples of a micro-batch, which the frame names. */
+  readonly output: Record<string, never>;
   readonly state: { readonly role: StateRole; readonly name: string };
   readonly 'snapshot-end': { readonly round: number };
   readonly replicated: { readonly round: number; readonly layers: readonly [first: number, end: number] };
@@ -272,6 +287,7 @@ const toCoordinator: Schemas<ToCoordinator> = {
     reducingMs: milliseconds.exactOptional(),
     linkMbps: z.record(name, z.number().positive()).exactOptional(),
   }),
+  output: z.object({}),
   state,
   'snapshot-end': z.object({ round: count }),
   replicated: z.object({ round: count, layers: range }),

@@ -2,6 +2,7 @@
 // wherever they are read.
 
 import { z } from 'zod';
+import { type NoiseKind, noiseKinds } from '../../noise.ts';
 import { type LossKind, lossKinds } from '../../training/losses.ts';
 
 /** Settings of the optimizer; each kind reads its own. */
@@ -38,7 +39,39 @@ export interface TrainingSpec {
    * the same micro-batches give the same bits. Shares are multiples of it. Absent: not strict.
    */
   readonly grain?: number | undefined;
+  /** The run trains by forward gradients. Absent: by backpropagation. */
+  readonly forwardGradient?: ForwardGradientSpec;
 }
+
+/** How directions are drawn (noise.ts, with the seed of the run), and which ones. */
+export interface ForwardGradientSpec {
+  /** Directions of a round, whose estimates are averaged. */
+  readonly tangentCount: number;
+  readonly kind: NoiseKind;
+  /** Factors of directions other than 1, by parameter. */
+  readonly scales: Readonly<Record<string, TangentScale>>;
+  /** Ramps grow from epoch to epoch. */
+  readonly roundsPerEpoch: number;
+}
+
+/** α of a parameter's direction. */
+export interface TangentScale {
+  readonly factor: number;
+  /** Epochs in which it grows from 0 in the first to `factor` (AsyncFGD, App. I.1); 0: it is constant. */
+  readonly rampEpochs: number;
+}
+
+/** The factor of a parameter's direction in a round. */
+export function tangentScaleOf({ scales, roundsPerEpoch }: ForwardGradientSpec, name: string, round: number): number {
+  const { factor, rampEpochs } = (Object.hasOwn(scales, name) ? scales[name] : undefined) ?? {
+    factor: 1,
+    rampEpochs: 0,
+  };
+  return rampEpochs === 0 ? factor : factor * Math.min(1, Math.floor(round / roundsPerEpoch) / rampEpochs);
+}
+
+/** The most directions of a round: each is in the graphs. */
+export const tangentLimit: number = 64;
 
 const fraction = z.number().min(0).max(1);
 
@@ -61,6 +94,14 @@ export const trainingSpecSchema: z.ZodType<TrainingSpec> = z.object({
   frozen: z.array(z.string()),
   recompute: z.union([z.literal('auto'), z.number().min(0)]).optional(),
   grain: z.number().int().positive().max(1e6).optional(),
+  forwardGradient: z
+    .object({
+      tangentCount: z.number().int().positive().max(tangentLimit),
+      kind: z.enum(noiseKinds),
+      scales: z.record(z.string(), z.object({ factor: z.number().min(0), rampEpochs: z.number().int().min(0) })),
+      roundsPerEpoch: z.number().int().positive(),
+    })
+    .exactOptional(),
 });
 
 /** How many values the optimizer keeps for each weight (eq. 3's s): momentum 1, Adam 2. */

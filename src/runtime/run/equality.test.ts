@@ -352,6 +352,7 @@ test('compressed links: the loss stays near that of one device, and goes the sam
       1e-3,
     ],
     [residualNet(), { cuts: [2], shares: [[3, 1], [4]] }, { allReduce: 'int8' }, 0.02],
+    [residualNet(), { cuts: [2], shares: [[4], [3, 1]] }, { activation: 'uint8' }, 0.02],
   ];
   for (const [net, plan, compression, tolerance] of cases) {
     const run = runOf(net, { schedule: '1f1b', microBatchCount: 2, cuts: [], shares: [], ...plan });

@@ -6,7 +6,8 @@ import type { Graph } from '../../graph/graph.ts';
 import { type LayerSequence, layers } from '../../graph/layers.ts';
 import { inferenceMode } from '../../graph/onnx/modes.ts';
 import { elementCount, scalar, type Tensor } from '../../graph/tensor.ts';
-import { countedLabels, type Dataset, gather, gatherField } from '../../training/data/dataset.ts';
+import { batchOf } from '../../training/data/batch.ts';
+import { countedLabels, type Dataset, gatherField } from '../../training/data/dataset.ts';
 import { countsCorrect, type LossKind } from '../../training/losses.ts';
 import { design } from '../device/designers.ts';
 import { ownCopy, sliceSamples } from '../device/samples.ts';
@@ -130,7 +131,7 @@ async function runBatch(
   { first, labels }: { readonly first: number; readonly labels: Tensor },
 ): Promise<readonly [number, number]> {
   // The last sample fills up a batch of fixed size.
-  const { inputs } = gather(
+  const { inputs } = await batchOf(
     data,
     Uint32Array.from({ length: forwardCount }, (_, index) => first + Math.min(index, count - 1)),
   );

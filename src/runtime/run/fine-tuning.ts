@@ -8,6 +8,8 @@ import type { Graph, RunningVariance } from '../../graph/graph.ts';
 import { forwardOnlyCount, type LayerSequence, layers } from '../../graph/layers.ts';
 import type { WeightChoice } from '../../graph/onnx/parameters.ts';
 import type { LossKind } from '../../training/losses.ts';
+import { matching, patternExpression } from './parameter-patterns.ts';
+import { tangentScales } from './tangent-scales.ts';
 import { outputOf } from './trained-output.ts';
 
 /** The settings that decide what is trained. */
@@ -19,6 +21,8 @@ export interface FineTuning {
   readonly freezeAllBut: readonly string[];
   /** Default: none. */
   readonly train?: readonly string[];
+  /** Of forward gradients: a factor of 0 freezes. Default: none. */
+  readonly tangentScale?: readonly string[];
   /** Default: as the model's producer has it. */
   readonly runningVariance?: RunningVariance;
 }
@@ -40,14 +44,24 @@ export interface TrainedLayers {
  */
 export function trainedLayers(
   model: Graph,
-  { loss, output, freeze, freezeAllBut, train = [], runningVariance = model.runningVariance }: FineTuning,
+  {
+    loss,
+    output,
+    freeze,
+    freezeAllBut,
+    train = [],
+    tangentScale = [],
+    runningVariance = model.runningVariance,
+  }: FineTuning,
   choices: readonly WeightChoice[] = [],
 ): TrainedLayers {
   const graph = withMoreParameters(model, choices, train);
   const guesses = guessesNote(choices, { freeze, freezeAllBut, train });
   const { graph: open, notes: ofOutput } = outputOf(graph, loss, output);
   const notes = [...(guesses === undefined ? [] : [guesses]), ...ofOutput];
-  const frozen = frozenNames(open.parameters, { freeze, freezeAllBut });
+  const unmoved = tangentScales(open.parameters, tangentScale).zeros;
+  const named = new Set([...frozenNames(open.parameters, { freeze, freezeAllBut }), ...unmoved]);
+  const frozen = open.parameters.filter((name) => named.has(name));
   const trained = runningVariance === undefined ? open : { ...open, runningVariance };
   const sequence = layers(freezeBatchNormalization(trained, frozen), { frozen });
   const { parameters } = sequence.graph;
@@ -128,59 +142,4 @@ export function frozenNames(
   const frozen = matching(parameters, freeze, '--freeze');
   const spared = matching(parameters, freezeAllBut, '--freeze-all-but');
   return parameters.filter((name) => frozen.has(name) || (freezeAllBut.length > 0 && !spared.has(name)));
-}
-
-function matching(parameters: readonly string[], patterns: readonly string[], flag: string): Set<string> {
-  const found = new Set<string>();
-  for (const pattern of patterns) {
-    const expression = patternExpression(pattern);
-    const matches = parameters.filter((name) => expression.test(name));
-    if (matches.length === 0) {
-      const close = closest(pattern, parameters).join(', ');
-      throw new InputError(
-        `${flag} ${pattern} matches no ${flag === '--train' ? 'float tensor' : 'parameter'}: ` +
-          `${parameters.length > shownCount ? 'the closest of the model’s names are' : 'the model has'} ${close}.`,
-      );
-    }
-    for (const name of matches) found.add(name);
-  }
-  return found;
-}
-
-/** `*` stands for any text. */
-function patternExpression(pattern: string): RegExp {
-  return new RegExp(`^${pattern.replace(/[.+?^${}()|[\]\\]/g, '\\$&').replace(/\*/g, '.*')}$`);
-}
-
-/** How many names an error lists. */
-const shownCount = 4;
-
-/** The names that take the fewest changes to become the pattern, in the model's order where equal. */
-function closest(pattern: string, names: readonly string[]): readonly string[] {
-  return names
-    .map((name) => ({ name, distance: patternDistance(pattern, name) }))
-    .sort((a, b) => a.distance - b.distance)
-    .slice(0, shownCount)
-    .map(({ name }) => name);
-}
-
-/**
- * Characters to insert, delete or replace so that the name matches; those that a `*` stands for cost nothing
- * (Levenshtein 1966, row by row).
- */
-function patternDistance(pattern: string, name: string): number {
-  let row = Array.from({ length: name.length + 1 }, (_, index) => index);
-  for (const sign of pattern) {
-    const next = [sign === '*' ? (row[0] as number) : (row[0] as number) + 1];
-    for (let index = 1; index <= name.length; index++) {
-      const [left, above, corner] = [next[index - 1] as number, row[index] as number, row[index - 1] as number];
-      next.push(
-        sign === '*'
-          ? Math.min(left, above)
-          : Math.min(left + 1, above + 1, corner + (sign === name[index - 1] ? 0 : 1)),
-      );
-    }
-    row = next;
-  }
-  return row[name.length] as number;
 }

@@ -11,7 +11,8 @@ import { sameShape, type Tensor } from '../../graph/tensor.ts';
 import { plannerOf } from '../../planner/planners.ts';
 import { checkProgram } from '../../schedule/check.ts';
 import { program } from '../../schedule/generate.ts';
-import { scheduleNames } from '../../schedule/schedules.ts';
+import { scheduleNames, scheduleOf } from '../../schedule/schedules.ts';
+import { withStaleness } from '../../schedule/staleness.ts';
 import type { Checkpoint } from '../../storage/checkpoints.ts';
 import { clipScale } from '../../training/clipping.ts';
 import type { Dataset } from '../../training/data/dataset.ts';
@@ -29,7 +30,8 @@ import { batchesOf, batchOrder, comingRestSize, leftOut } from './batches.ts';
 import { trainedLayers } from './fine-tuning.ts';
 import type { LoadedModel } from './loaded-model.ts';
 import { autoSchedule, type TrainSettings } from './settings.ts';
-import { bindToModel, labelCut, sizedByData } from './subject.ts';
+import { bindToModel, labelCut, sizedByData, withSoftening } from './subject.ts';
+import { tangentScales } from './tangent-scales.ts';
 
 /** What a session works on. Files have been read and checked. */
 export interface SessionInput {
@@ -63,11 +65,14 @@ export type HostCheck = (settings: Pick<TrainSettings, 'host' | 'advertise' | 't
 export function prepareRunOn(checkHost: HostCheck, input: SessionInput): PreparedRun {
   const { settings, model, checkpoint, test } = input;
   const { sequence, frozen, notes } = trainedLayers(sizedByData(model.graph, input.train), settings, model.choices);
-  const dataset = bindToModel(input.train, sequence, settings);
+  const dataset = withSoftening(bindToModel(input.train, sequence, settings), sequence, settings);
   if (test !== undefined) bindToModel(test, sequence, settings);
   const order = batchOrder(dataset, settings, sequence);
   const hasIgnored = dataset.labels.ignored !== undefined;
-  const training = trainingSpec(settings, sequence, { frozen, hasIgnored, restSize: comingRestSize(order, settings) });
+  const training = {
+    ...trainingSpec(settings, sequence, { frozen, hasIgnored, restSize: comingRestSize(order, settings) }),
+    ...forwardGradientOf(input, sequence, roundsPerEpoch(order)),
+  };
   const state = checkpoint === undefined ? initialRunState(sequence) : resumedState(sequence, checkpoint);
   const subject = { modelName: model.name, sequence, training, label: labelCut(dataset), state };
   const machine = machineConfig(input, { order, subject, batchAt: batchesOf(dataset, order) });
@@ -157,6 +162,20 @@ function trainingSpec(
   };
 }
 
+/** What a run by forward gradients needs besides; nothing for others. */
+function forwardGradientOf(
+  { settings, plan }: SessionInput,
+  { graph }: LayerSequence,
+  perEpoch: number,
+): Pick<TrainingSpec, 'forwardGradient'> {
+  const { mode, tangents, tangent, tangentScale } = settings;
+  if (mode !== 'forward-gradient' && (mode !== undefined || plan?.schedule !== 'forward-gradient')) return {};
+  const { scales } = tangentScales(graph.parameters, tangentScale);
+  return {
+    forwardGradient: { tangentCount: plan?.tangentCount ?? tangents, kind: tangent, scales, roundsPerEpoch: perEpoch },
+  };
+}
+
 function initialRunState({ graph }: LayerSequence): RunState {
   const pick = (names: readonly string[]): Map<string, Tensor> =>
     new Map(names.map((name) => [name, defined(graph.initializers.get(name), name)]));
@@ -224,8 +243,26 @@ function checkDistribution({ settings, plan }: SessionInput, sequence: LayerSequ
   checkSchedule(settings.schedule);
   if (settings.workers + settings.remote > 0) checkHost(settings);
   if (plan === undefined) return;
+  checkPlanMode(plan, settings);
   checkPlanFits(plan, sequence, settings);
-  checkProgram(program(plan), plan);
+  const stale = withStaleness(plan, settings);
+  checkProgram(program(stale), stale);
+}
+
+/** A plan from a file must be for the mode that is asked for. */
+function checkPlanMode({ schedule }: Plan, { mode, ...settings }: TrainSettings): void {
+  const { isStream } = scheduleOf(schedule);
+  if (mode !== undefined && mode !== (isStream ? schedule : 'sync'))
+    throw new InputError(
+      `The plan has schedule "${schedule}", which --mode ${mode} does not run: leave --mode out, or make a plan with ` +
+        'that mode.',
+    );
+  if (isStream) return;
+  const { staleness, verticalSync, aggregate, stalenessCorrection } = settings;
+  if (staleness !== undefined || !verticalSync || aggregate > 0 || stalenessCorrection !== 'none')
+    throw new InputError(
+      `The plan has schedule "${schedule}", whose rounds do not overlap: leave out --staleness and what belongs to it.`,
+    );
 }
 
 function checkSchedule(name: string): void {

@@ -9,6 +9,7 @@ import { remaining } from '../../planner/replan/survivors.ts';
 import { runInSlices, type Steps } from '../../planner/steps.ts';
 import { checkProgram } from '../../schedule/check.ts';
 import { program } from '../../schedule/generate.ts';
+import { withStaleness } from '../../schedule/staleness.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
 import { withLinks } from '../knowledge/link-watch.ts';
 import type { PlanWish } from '../knowledge/planning-options.ts';
@@ -20,7 +21,7 @@ import { withForwardOnly } from './fine-tuning.ts';
 import { keepPlan, keptPlan } from './kept-plans.ts';
 import { checkPlanMemory } from './plan-memory.ts';
 import { checkPlanFits, type PreparedRun } from './prepare.ts';
-import { autoSchedule } from './settings.ts';
+import { autoSchedule, type TrainSettings } from './settings.ts';
 
 /** A search that is not over by then gives the best that it has found. */
 const longestPlanningMs = 45_000;
@@ -36,6 +37,12 @@ interface PlannerEnvironment {
   readonly observe: Observer;
   /** Keeps first plans for the next run. Default: nowhere. */
   readonly planStore?: StageStore;
+}
+
+/** The schedule that a run's settings ask for; none: the planner chooses. */
+function scheduleWish({ mode, schedule }: TrainSettings): { readonly schedule?: string } {
+  if (mode === 'async' || mode === 'forward-gradient') return { schedule: mode };
+  return schedule === autoSchedule ? {} : { schedule };
 }
 
 /** Plans for one run, from its settings. */
@@ -148,7 +155,7 @@ export class RunPlanner {
     const microBatch = microBatchSize ?? settings.microBatch ?? subject.sequence.fixedBatch;
     return {
       batchSize: settings.batch / grain,
-      ...(settings.schedule === autoSchedule ? {} : { schedule: settings.schedule }),
+      ...scheduleWish(settings),
       planner: settings.planner,
       compress: settings.compress,
       optimizerState: optimizerStateCount(subject.training),
@@ -172,7 +179,7 @@ export class RunPlanner {
   /** Every plan is checked before it runs, given ones too. */
   #checked(found: Plan): Plan {
     const { settings, subject } = this.#prepared;
-    const plan = withForwardOnly(found, subject.sequence);
+    const plan = withStaleness(withForwardOnly(found, subject.sequence), settings);
     const { grain } = subject.training;
     checkPlanFits(plan, subject.sequence, settings);
     if (grain !== undefined) checkGrains(plan, grain);

@@ -8,10 +8,10 @@ import { bytesInMiB } from '../../cluster/memory.ts';
 import { RunError } from '../../errors.ts';
 import type { LayerSequence } from '../../graph/layers.ts';
 import { importModel } from '../../graph/onnx/import.ts';
+import { wishOf } from '../../schedule/staleness.ts';
 import { saveCheckpoint } from '../../storage/checkpoints.ts';
 import type { RunFolder } from '../../storage/run-folder.ts';
-import { gather } from '../../training/data/dataset.ts';
-import { batchIndices, epochOf, roundsPerEpoch } from '../../training/data/order.ts';
+import { epochOf, roundsPerEpoch } from '../../training/data/order.ts';
 import { countsCorrect } from '../../training/losses.ts';
 import type { CoordinatorEnd, CoordinatorOptions, RunHooks } from '../coordinator/options.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
@@ -20,6 +20,7 @@ import type { Observer, RunEvent } from '../protocol/events.ts';
 import { NotFinite } from '../protocol/not-finite.ts';
 import { batchAt } from '../protocol/round-batch.ts';
 import type { RunState } from '../protocol/run-state.ts';
+import { BatchesAhead } from './batches-ahead.ts';
 import { type EngineFactory, type Evaluation, evaluateOn } from './evaluate.ts';
 import { explainNotFinite } from './first-not-finite.ts';
 import { trainHere } from './local.ts';
@@ -130,6 +131,7 @@ class TrainingSession {
   readonly #folder: RunFolder | undefined;
   readonly #sequence: LayerSequence;
   readonly #planner: RunPlanner;
+  readonly #batches: BatchesAhead;
   readonly #losses: number[] = [];
   #plan: Plan | undefined;
   #state: RunState;
@@ -145,6 +147,7 @@ class TrainingSession {
     this.#host = host;
     this.#planner = new RunPlanner(run, environment);
     this.#prepared = run;
+    this.#batches = new BatchesAhead(run.dataset, run.order, run.machine.endRound);
     this.#environment = environment;
     this.#folder = folder;
     this.#sequence = run.subject.sequence;
@@ -181,7 +184,7 @@ class TrainingSession {
 
   #train(): Promise<CoordinatorEnd> {
     const hooks: RunHooks = {
-      batch: (round) => gather(this.#prepared.dataset, batchIndices(this.#prepared.order, round)),
+      batch: (round) => this.#batches.at(round),
       observe: (event) => this.#watch(event),
       onCommitted: (round, loss, correctCount, rate, results) =>
         this.#committed(round, loss, correctCount, rate, results),
@@ -195,13 +198,13 @@ class TrainingSession {
 
   /** The error with the layer where numbers left the finite ones. */
   async #explained(error: NotFinite): Promise<RunError> {
-    const { settings, subject, dataset, order } = this.#prepared;
+    const { settings, subject } = this.#prepared;
     if (this.#stateRound !== error.round || this.#environment.signal.aborted) return error;
     const engine = await this.#host.createEngine({ engine: settings.engine, threadCount: settings.threads });
     try {
       const why = await explainNotFinite(engine, subject, {
         round: error.round,
-        batch: gather(dataset, batchIndices(order, error.round)),
+        batch: await this.#batches.at(error.round),
         microBatchSize: this.#plan?.microBatchSize ?? settings.batch,
         state: this.#state,
       });
@@ -215,7 +218,7 @@ class TrainingSession {
     const { settings } = this.#prepared;
     const { clock, signal, stageStore } = this.#environment;
     const microBatch = this.#sequence.fixedBatch ?? settings.microBatch ?? settings.batch;
-    const plan = localPlan(this.#sequence.layers.length, settings.batch, microBatch);
+    const plan = localPlan(this.#sequence.layers.length, settings.batch, microBatch, this.#prepared.subject.training);
     this.#plan = plan;
     const engine = await this.#host.createEngine({ engine: settings.engine, threadCount: settings.threads });
     if (engine.warning !== undefined) this.#observe({ kind: 'warning', message: engine.warning });
@@ -250,6 +253,7 @@ class TrainingSession {
         },
         planAgain: (profile, cluster, wish) => planner.again(profile, cluster, wish),
         mayRecompute: planner.mayRecompute,
+        staleness: this.#plan?.staleness === undefined ? settings : wishOf(this.#plan),
         ...(this.#plan === undefined ? {} : { givenPlan: this.#plan }),
         checkGiven: (plan, cluster) => planner.checkGiven(plan, cluster),
       },

@@ -2,15 +2,23 @@
 // (cli/settings.ts).
 
 import type { RunningVariance } from '../../graph/graph.ts';
+import type { NoiseKind } from '../../noise.ts';
 import type { CompressMode } from '../../planner/compress.ts';
+import type { DataSettings } from '../../training/data/data-settings.ts';
 import type { LossKind } from '../../training/losses.ts';
+import type { StalenessCorrection } from '../../training/staleness.ts';
 import type { Thoroughness } from '../protocol/profile-points.ts';
 
 /** Leaves the schedule to the planner. */
 export const autoSchedule = 'auto';
 
+/** How rounds follow each other. */
+export const trainModes = ['sync', 'async', 'forward-gradient'] as const;
+
+export type TrainMode = (typeof trainModes)[number];
+
 /** All settings with their effective values. Absent ones have no default. */
-export interface TrainSettings {
+export interface TrainSettings extends DataSettings {
   readonly model: string;
   /** Sizes of inputs that the model leaves open, as `x=N,3,224,224`. */
   readonly inputShape: readonly string[];
@@ -52,6 +60,22 @@ export interface TrainSettings {
   readonly planner: string;
   /** One of schedule/generate.ts, or `autoSchedule`. */
   readonly schedule: string;
+  /** Absent: what the given plan is for; without a plan, sync. */
+  readonly mode?: TrainMode;
+  /** Of an asynchronous run: rounds by which weights lag, in all stages. Absent: the least that the plan allows. */
+  readonly staleness?: number;
+  /** Of an asynchronous run: whether a round computes with the same version in all stages. */
+  readonly verticalSync: boolean;
+  /**
+   * K of FTPipeHD's weight aggregation: a stage with n versions averages them every K · n updates; 0: never.
+   */
+  readonly aggregate: number;
+  /** Of an asynchronous run: what makes up for weights that lag behind. */
+  readonly stalenessCorrection: StalenessCorrection;
+  /** Of forward gradients: directions of a round, how they are drawn, and `PATTERN=ALPHA[:EPOCHS]` that scale them. */
+  readonly tangents: number;
+  readonly tangent: NoiseKind;
+  readonly tangentScale: readonly string[];
   /** What may travel in fewer bits over links, of a plan that is made here. */
   readonly compress: CompressMode;
   /** Every device computes, even where fewer would be faster. */

@@ -6,6 +6,7 @@ import { batchSymbol, type Graph } from '../../graph/graph.ts';
 import type { CutTensor, LayerSequence } from '../../graph/layers.ts';
 import { withLogits } from '../../graph/logits.ts';
 import { bindDimensions } from '../../graph/static.ts';
+import { elementCount } from '../../graph/tensor.ts';
 import { bindDataset } from '../../training/data/bind.ts';
 import type { Dataset } from '../../training/data/dataset.ts';
 import { labelsFor } from '../../training/data/labels.ts';
@@ -67,7 +68,33 @@ function checkBatchFirst({ name, shape, batchAxis }: CutTensor, what: 'input' | 
 }
 
 /** The labels as the data set delivers them, batch first. */
-export function labelCut(dataset: Dataset): CutTensor {
-  const { type, values } = dataset.labels;
-  return { name: 'label', type, shape: ['N', ...values.shape.slice(1)], batchAxis: 0, differentiable: false };
+export function labelCut({ labels, softening }: Dataset): CutTensor {
+  const { type, values } = labels;
+  const shared = { name: 'label', batchAxis: 0, differentiable: false } as const;
+  if (softening !== undefined) return { ...shared, type: 'float32', shape: ['N', softening.classCount] };
+  return { ...shared, type, shape: ['N', ...values.shape.slice(1)] };
+}
+
+/** What makes labels softer than they are in the data. */
+export interface SofteningTask extends Pick<BindTask, 'loss'> {
+  readonly mixup: number;
+  readonly labelSmoothing: number;
+  readonly seed: number;
+}
+
+/**
+ * A bound data set whose batches have softened labels, if the task says so. Throws InputError for labels that are not
+ * one class a sample.
+ */
+export function withSoftening(dataset: Dataset, sequence: LayerSequence, task: SofteningTask): Dataset {
+  const { loss, mixup, labelSmoothing, seed } = task;
+  if (mixup === 0 && labelSmoothing === 0) return dataset;
+  const { values, type, ignored } = dataset.labels;
+  if (loss !== 'cross-entropy' || values.shape.length !== 1 || type !== 'int64' || ignored !== undefined)
+    throw new InputError(
+      `--${mixup > 0 ? 'mixup' : 'label-smoothing'} takes data with one class for each sample and --loss ` +
+        'cross-entropy: leave it out.',
+    );
+  const classCount = elementCount(outputOf(sequence).shape.slice(1) as number[]);
+  return { ...dataset, softening: { classCount, labelSmoothing, mixup, seed } };
 }

@@ -1,9 +1,17 @@
 // Is a distributed run the same as training on one device? Runs both from the same weights and data and compares every
-// loss and the final state.
+// loss and the final state. Where rounds overlap, the one device computes with weights as old as the plan has them
+// (delayed-training.ts).
 
 import { defined } from '../../assert.ts';
+import type { Plan } from '../../cluster/cluster.ts';
 import { elementCount, type Tensor } from '../../graph/tensor.ts';
-import type { SessionInput } from './prepare.ts';
+import { scheduleOf } from '../../schedule/schedules.ts';
+import { stalenessOf } from '../../schedule/staleness.ts';
+import { gather } from '../../training/data/dataset.ts';
+import { batchIndices } from '../../training/data/order.ts';
+import { type DelayedResult, trainDelayed } from './delayed-training.ts';
+import type { EngineFactory } from './evaluate.ts';
+import type { PreparedRun, SessionInput } from './prepare.ts';
 import type { SessionResult } from './session.ts';
 
 /** What was compared. Differences are relative. */
@@ -19,28 +27,64 @@ export interface Comparison {
   readonly distributed: SessionResult;
 }
 
+/** What a comparison runs with. */
+export interface VerifyHost {
+  runSession(input: SessionInput): Promise<SessionResult>;
+  prepareRun(input: SessionInput): PreparedRun;
+  readonly createEngine: EngineFactory;
+  /** Aborted by Ctrl-C. */
+  readonly signal: AbortSignal;
+}
+
 /**
  * Runs the session as it is, then again in this process with the same micro-batches, and compares. Undefined where it
  * was stopped before its end.
  */
 export async function verifyWith(
-  runSession: (input: SessionInput) => Promise<SessionResult>,
+  host: VerifyHost,
   input: SessionInput,
   onPart: (part: 'distributed' | 'single') => void,
 ): Promise<Comparison | undefined> {
   onPart('distributed');
-  const distributed = await runSession(input);
+  const distributed = await host.runSession(input);
   if (distributed.stopped) return undefined;
   onPart('single');
-  const { microBatchSize } = defined(distributed.plan, 'the plan of a run that ended');
-  const settings = { ...input.settings, workers: 0, remote: 0, microBatch: microBatchSize };
+  const plan = defined(distributed.plan, 'the plan of a run that ended');
+  const settings = { ...input.settings, workers: 0, remote: 0, microBatch: plan.microBatchSize };
   const { plan: _, cluster: __, ...rest } = input;
-  const single = await runSession({ ...rest, settings });
+  const alone = { ...rest, settings };
+  const single = await (scheduleOf(plan.schedule).isStream ? runDelayed(host, alone, plan) : host.runSession(alone));
   return single.stopped ? undefined : compare(distributed, single);
 }
 
+/** The rounds on one device, with the versions of weights that the plan's stages read. */
+async function runDelayed(
+  { prepareRun, createEngine, signal }: VerifyHost,
+  input: SessionInput,
+  plan: Plan,
+): Promise<DelayedResult & Pick<SessionResult, 'stopped'>> {
+  const { subject, machine, dataset, order, settings } = prepareRun(input);
+  const staleness = stalenessOf(plan);
+  const engine = await createEngine({ engine: settings.engine, threadCount: settings.threads });
+  try {
+    const result = await trainDelayed(engine, {
+      subject,
+      config: machine,
+      batch: (round) => gather(dataset, batchIndices(order, round)),
+      microBatchSize: plan.microBatchSize,
+      stages: plan.stages.map(({ layers }, stage) => ({ layers, staleness: defined(staleness[stage], 'staleness') })),
+      aggregateEvery: settings.aggregate,
+      correction: settings.stalenessCorrection,
+      signal,
+    });
+    return { ...result, stopped: signal.aborted };
+  } finally {
+    await engine.close();
+  }
+}
+
 /** Compares two runs of the same rounds. */
-export function compare(distributed: SessionResult, single: SessionResult): Comparison {
+export function compare(distributed: SessionResult, single: DelayedResult): Comparison {
   const losses = distributed.losses.map((loss, index) => [loss, defined(single.losses[index], 'a loss')] as const);
   let [weightDifference, worstWeight] = [0, ''];
   for (const role of ['parameter', 'buffer'] as const) {

@@ -7,6 +7,7 @@ import type { Plan } from '../../cluster/cluster.ts';
 import { ProtocolError } from '../../errors.ts';
 import type { Move } from '../../planner/replan/moves.ts';
 import type { DeviceProgram } from '../../schedule/program.ts';
+import { commitWindow } from '../../schedule/staleness.ts';
 import { createStage } from '../device/create-stage.ts';
 import { Mailbox } from '../device/mailbox.ts';
 import type { StagePort } from '../device/stage.ts';
@@ -53,7 +54,7 @@ export function announce(
 export async function establish(
   context: WorkerContext,
   links: Links,
-  { plan, round, moves, peers }: ToWorker['deploy'],
+  { plan, round, moves, peers, window = 1 }: ToWorker['deploy'],
 ): Promise<void> {
   const { name, engine } = context.options;
   const model = context.modelFor('deploy');
@@ -66,7 +67,7 @@ export async function establish(
   const done = context.guard(sent.then(() => send('optimizer')));
   context.inBackground(done.finally(() => departures.close()));
   if (program !== undefined)
-    await place(context, program, plan, { round, arriving: moves.filter(({ to }) => to === name) });
+    await place(context, program, plan, { round, window, arriving: moves.filter(({ to }) => to === name) });
   await context.guard(context.explained(Promise.all([sent, arrivals?.weights])));
   if (model.layouts.current !== undefined) await ready(context, model.layouts.current);
   await context.send('deployed', { valueBytes: engine.valueBytes() });
@@ -83,7 +84,7 @@ async function place(
   context: WorkerContext,
   program: DeviceProgram,
   plan: Plan,
-  { round, arriving }: { readonly round: number; readonly arriving: readonly Move[] },
+  { round, window, arriving }: { readonly round: number; readonly window: number; readonly arriving: readonly Move[] },
 ): Promise<void> {
   const model = context.modelFor('deploy');
   const { catalog, layouts } = model;
@@ -94,7 +95,8 @@ async function place(
   const begin = (stage: StagePort): Layout => {
     const layout = new Layout({ plan, program, stage, key }, round);
     layouts.current = layout;
-    context.session.mailbox = new Mailbox(stage.mailboxBytes(plan.microBatchCount));
+    const roundCount = Math.ceil((Math.max(window, commitWindow(plan)) + 1) / 2);
+    context.session.mailbox = new Mailbox(stage.mailboxBytes(plan.microBatchCount * roundCount));
     return layout;
   };
   if (same !== undefined) begin(same.stage).begin(undefined);
@@ -134,6 +136,7 @@ async function ready(context: WorkerContext, layout: Layout): Promise<void> {
   if (!layout.isComplete) {
     const missing = layout.stage.missingState();
     if (missing.length > 0) throw new ProtocolError(`Nobody sent a value for ${missing.slice(0, 3).join(', ')}.`);
+    if (layout.stage.finish !== undefined) await context.guard(layout.stage.finish());
     layout.begin(context.session.arrivals?.complete);
   }
   await context.guard(context.options.engine.settled());

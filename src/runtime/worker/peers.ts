@@ -24,7 +24,13 @@ export interface PeerNetwork {
 }
 
 /** Kinds of frames that belong to a layout: pipeline data, and state on its way to others. */
-const layoutKinds = new Set(['activation', 'gradient', 'all-reduce', ...Object.keys(messageSchemas.peer)]);
+const layoutKinds = new Set([
+  'activation',
+  'gradient',
+  'derivative',
+  'all-reduce',
+  ...Object.keys(messageSchemas.peer),
+]);
 
 /** Why a link has ended. */
 export interface LostLink {

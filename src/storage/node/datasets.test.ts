@@ -9,6 +9,7 @@ import { gzipSync } from 'node:zlib';
 import { InputError } from '../../errors.ts';
 import { tensor, toNumbers } from '../../graph/tensor.ts';
 import { fixtureFolder } from '../../testing/pytorch-fixtures.ts';
+import { defaultDataSettings } from '../../training/data/data-settings.ts';
 import { type Dataset, gather } from '../../training/data/dataset.ts';
 import { writeIdx } from '../../training/data/idx.ts';
 import { checkLabels } from '../../training/data/labels.ts';
@@ -110,9 +111,14 @@ test('test data are set apart where asked for and where there are none', () =>
   inTemporaryFolder(async (folder) => {
     await writeFile(join(folder, 't.csv'), Array.from({ length: 10 }, (_, row) => `${row},0\n`).join(''));
     assert.equal((await loadDataset(`csv:${folder}/t.csv`)).test, undefined);
-    const { train, test: held } = await loadDataset(`csv:${folder}/t.csv`, { testFraction: 0.3, seed: 5 });
+    const { train, test: held } = await loadDataset(`csv:${folder}/t.csv`, {
+      settings: { ...defaultDataSettings, evalSplit: 0.3 },
+      seed: 5,
+    });
     assert.deepEqual([train.sampleCount, held?.sampleCount], [7, 3]);
-    const own = await loadDataset('synthetic:2:3:40', { testFraction: 0.5 });
+    const own = await loadDataset('synthetic:2:3:40', {
+      settings: { ...defaultDataSettings, evalSplit: 0.5 },
+    });
     assert.deepEqual([own.train.sampleCount, own.test?.sampleCount], [40, 10]);
     assert.notDeepEqual(
       sample((await loadDataset('synthetic:2', { seed: 1 })).train, 0),
@@ -145,11 +151,6 @@ test('a missing or damaged file, a folder, and images are one clear error each',
       await message(`npz:${path}`),
       `InputError: ${path} is not a valid zip file: at byte 300 the directory is missing (is the file cut off?); ` +
         'write or download it again.',
-    );
-    assert.equal(
-      await message(`images:${folder}`),
-      `InputError: images:${folder} is not supported yet; ` +
-        'convert the images to arrays and use npy:INPUTS,LABELS or npz:FILE.',
     );
     assert.match(
       await message('mnst'),

@@ -8,19 +8,17 @@ import type { Tensor } from '../../graph/tensor.ts';
 import { type Datasets, datasetFromPair, datasetsFromArrays } from '../../training/data/arrays.ts';
 import { readCifar10 } from '../../training/data/cifar10.ts';
 import { readCsv } from '../../training/data/csv.ts';
-import {
-  createDataset,
-  type Dataset,
-  inferClassCount,
-  inputField,
-  labelField,
-  split,
-} from '../../training/data/dataset.ts';
+import { type DataSettings, defaultDataSettings } from '../../training/data/data-settings.ts';
+import { createDataset, type Dataset, inferClassCount, inputField, labelField } from '../../training/data/dataset.ts';
 import { readIdx } from '../../training/data/idx.ts';
+import { mix } from '../../training/data/mix.ts';
 import { readNpy } from '../../training/data/npy.ts';
 import { readNpz } from '../../training/data/npz.ts';
+import type { PictureInput } from '../../training/data/pictures/picture-form.ts';
+import { checkSettings } from '../../training/data/settings-check.ts';
 import { gunzip, type Source } from '../../training/data/source.ts';
 import { type DataSpec, parseDataSpec } from '../../training/data/spec.ts';
+import { split } from '../../training/data/split.ts';
 import { makeSynthetic } from '../../training/data/synthetic.ts';
 import { makeSyntheticTokens } from '../../training/data/synthetic-tokens.ts';
 import { readTokens } from '../../training/data/tokens.ts';
@@ -28,31 +26,37 @@ import { type Disk, readError } from '../disk.ts';
 import { type DigitOptions, loadDigits } from './digits-cache.ts';
 import { nodeDisk } from './disk.ts';
 import { inflate } from './inflate.ts';
+import { loadPictures } from './pictures/load-pictures.ts';
 
 export interface LoadOptions extends DigitOptions {
-  /** For synthetic data and for splitting; default 0. */
+  /** For synthetic data, augmentation and splitting; default 0. */
   readonly seed?: number;
-  /**
-   * Share of the samples to set apart where the data have no test part of their own; default 0: none, and all is for
-   * training.
-   */
-  readonly testFraction?: number;
+  /** Default: `defaultDataSettings`. */
+  readonly settings?: DataSettings;
+  /** What the model takes, of a model for pictures; default: it leaves everything open. */
+  readonly picture?: PictureInput;
+  /** The classes by number, of data that name them; default: those that are found, sorted. */
+  readonly classNames?: readonly string[];
 }
 
 /**
  * Loads what `spec` names. `test` is there for mnist (8,500 and 1,500 digits, each digit in proportion), cifar10, idx
- * with t10k files, npz with x_test and y_test, tokens (the last tenth), synthetic, and with `testFraction`. Throws
- * InputError.
+ * with t10k files, npz with x_test and y_test, tokens (the last tenth), synthetic, pictures with val/ or test/, and
+ * with `evalSplit`. Throws InputError.
  */
 export async function loadDataset(spec: string, options: LoadOptions = {}): Promise<Datasets> {
-  const { seed = 0, testFraction = 0 } = options;
-  const loaded = await load(parseDataSpec(spec), options, seed);
-  if (loaded.test !== undefined || testFraction === 0) return loaded;
-  return split(loaded.train, testFraction, seed);
+  const { seed = 0, settings = defaultDataSettings } = options;
+  const parsed = parseDataSpec(spec);
+  checkSettings(parsed.kind, settings);
+  const loaded = await load(parsed, { ...options, settings }, seed);
+  if (loaded.test !== undefined || settings.evalSplit === 0) return loaded;
+  return { ...loaded, ...split(loaded.train, settings.evalSplit, seed) };
 }
 
-async function load(spec: DataSpec, options: LoadOptions, seed: number): Promise<Datasets> {
-  const { disk = nodeDisk } = options;
+type Loading = LoadOptions & Required<Pick<LoadOptions, 'settings'>>;
+
+async function load(spec: DataSpec, options: Loading, seed: number): Promise<Datasets> {
+  const { disk = nodeDisk, settings, picture = {}, classNames } = options;
   switch (spec.kind) {
     case 'mnist': {
       const digits = await loadDigits(options);
@@ -70,10 +74,7 @@ async function load(spec: DataSpec, options: LoadOptions, seed: number): Promise
     case 'idx':
       return loadIdxFolder(spec.folder, disk);
     case 'images':
-      throw new InputError(
-        `images:${spec.folder} is not supported yet; ` +
-          'convert the images to arrays and use npy:INPUTS,LABELS or npz:FILE.',
-      );
+      return loadPictures(spec.path, { settings, input: picture, seed, disk, classNames });
     case 'npy': {
       const [inputs, labels] = [readNpy(await read(spec.inputs, disk)), readNpy(await read(spec.labels, disk))];
       return {
@@ -90,6 +91,12 @@ async function load(spec: DataSpec, options: LoadOptions, seed: number): Promise
       return makeSynthetic(spec, seed);
     case 'synthetic-tokens':
       return makeSyntheticTokens(spec, seed);
+    case 'mix': {
+      const parts = spec.parts.map(async ({ spec: own, share, text }) => ({
+        ...{ data: await load(own, options, seed), share, text },
+      }));
+      return mix(await Promise.all(parts), seed);
+    }
   }
 }
 

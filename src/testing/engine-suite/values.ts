@@ -7,6 +7,7 @@ import type { Engine, Translation } from '../../engine/engine.ts';
 import { evaluateGraph } from '../../graph/evaluate.ts';
 import type { Graph } from '../../graph/graph.ts';
 import { elementTypes, type Tensor, tensor, tensorBytes, toNumbers, wrap } from '../../graph/tensor.ts';
+import { type Noise, writeNoise } from '../../noise.ts';
 import { randomGraph } from '../random-graph.ts';
 import { addGraph, copyOf, identityGraph } from './graphs.ts';
 
@@ -94,6 +95,22 @@ function elementTests(engineOf: () => Engine): void {
     const executable = await engine.compile(identityGraph('float32', [6]));
     const taken = await engine.take(defined(executable.run({ x: engine.upload(copyOf(value)) })['y'], 'y'));
     assert.deepEqual(tensorBytes(taken), tensorBytes(value));
+  });
+
+  test('noise is drawn where the engine computes, in the order of the calls', async () => {
+    const engine = engineOf();
+    const part = { name: 'w', offset: 1, count: 4, scale: 2, tangent: 0 };
+    const noise: Noise = { kind: 'rademacher', seed: 3, round: 1, parts: [part] };
+    const expected = new Float32Array(6);
+    writeNoise(expected, noise);
+    const executable = await engine.compile(identityGraph('float32', [2, 3]));
+    for (let time = 0; time < 2; time++) {
+      const drawn = engine.draw([2, 3], noise);
+      const results = executable.run({ x: drawn });
+      engine.release(drawn);
+      assert.deepEqual((await engine.take(defined(results['y'], 'y'))).data, expected);
+    }
+    executable.release();
   });
 
   test('integers beyond the precision of a number survive', async () => {

@@ -9,6 +9,8 @@ import { shownName } from './source.ts';
 export interface Datasets {
   readonly train: Dataset;
   readonly test?: Dataset;
+  /** What was found that the user should know, a phrase each. */
+  readonly findings?: readonly string[];
 }
 
 const labelNames: readonly string[] = ['labels', 'label', 'y', 'targets', 'target'];

@@ -5,17 +5,9 @@ import { InputError } from '../../errors.ts';
 import { halfToNumber } from '../../graph/operators/numbers.ts';
 import { tensor, toNumbers } from '../../graph/tensor.ts';
 import { bindDataset } from './bind.ts';
-import {
-  createDataset,
-  type Dataset,
-  gather,
-  inferClassCount,
-  inputField,
-  labelField,
-  split,
-  subset,
-} from './dataset.ts';
+import { createDataset, type Dataset, gather, inferClassCount, inputField, labelField, subset } from './dataset.ts';
 import { checkLabels } from './labels.ts';
+import { split } from './split.ts';
 
 /** Sample i has the inputs [10i, 10i + 1] and the label i. */
 function counting(sampleCount: number): Dataset {

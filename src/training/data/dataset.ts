@@ -11,17 +11,29 @@ import {
   isFloat,
   type Tensor,
 } from '../../graph/tensor.ts';
-import { createRandom, permutation } from '../../random.ts';
 import { ignoredLabel } from '../losses.ts';
 import { convert } from './convert.ts';
 import { checkFinite } from './finite.ts';
+import type { Preparation } from './preparation.ts';
+import type { Softening } from './softening.ts';
+
+/** Where the samples of a field come from that is not in memory. */
+export interface SampleReader {
+  /**
+   * A new float32 tensor [rows.length, ...] of these rows, equal for equal rows and epochs; without an epoch, as for a
+   * test, not augmented. Throws InputError for a file that cannot be read.
+   */
+  read(rows: Uint32Array, epoch: number | undefined): Promise<Tensor>;
+}
 
 /** One array of a data set. */
 export interface Field {
   /** The input's name: the model's, once bound (bind.ts). */
   readonly name: string;
-  /** [rows, ...] as stored. */
+  /** [rows, ...] as stored. With a `reader`, its data are empty: type and shape are what is read. */
   readonly values: Tensor;
+  /** Reads the samples of a field that is not in memory. */
+  readonly reader?: SampleReader;
   /** The element type of gathered tensors. */
   readonly type: ElementType;
   /** Stored values are divided by this when gathered: 255 for pixels, otherwise 1. */
@@ -42,6 +54,12 @@ export interface Dataset {
   readonly sampleCount: number;
   /** The number of classes; absent if labels are not classes. */
   readonly classCount?: number;
+  /** The classes' names, in the order of their numbers. */
+  readonly classNames?: readonly string[];
+  /** What was done to make the samples; absent: they are as stored. */
+  readonly preparation?: Preparation;
+  /** Labels become distributions when a batch is made; absent: they are delivered as they are. */
+  readonly softening?: Softening;
 }
 
 /** The tensors of one batch: `inputs` in the data set's order. */
@@ -91,7 +109,7 @@ export function labelField(values: Tensor, source: string): Field {
   return { name: 'labels', values: tensor, type: float ? 'float32' : 'int64', divisor: 1, source };
 }
 
-/** Copies the given samples into new tensors of shape [indices.length, ...]. */
+/** Copies the given samples, all of which are in memory, into new tensors of shape [indices.length, ...]. */
 export function gather(dataset: Dataset, indices: Uint32Array): Batch {
   return {
     inputs: dataset.inputs.map((field) => gatherField(dataset, field, indices)),
@@ -149,28 +167,6 @@ export function subset(dataset: Dataset, indices: Uint32Array): Dataset {
   return { ...dataset, rows: indices.map((index) => rowOf(dataset, index)), sampleCount: indices.length };
 }
 
-/**
- * Splits off `testFraction` of the samples (rounded, at least one) for testing, chosen by the seed alone; both parts
- * keep the file's order. Throws InputError if either part would be empty.
- */
-export function split(
-  dataset: Dataset,
-  testFraction: number,
-  seed: number,
-): { readonly train: Dataset; readonly test: Dataset } {
-  const { name, sampleCount } = dataset;
-  if (!(testFraction > 0 && testFraction < 1))
-    throw new InputError(`The test fraction is ${testFraction}; it must lie between 0 and 1.`);
-  if (sampleCount < 2)
-    throw new InputError(`${name} has only ${sampleCount} sample, which cannot be split into training and test data.`);
-  const testCount = Math.min(sampleCount - 1, Math.max(1, Math.round(sampleCount * testFraction)));
-  const order = permutation(sampleCount, createRandom(seed, 0x7e57));
-  return {
-    train: subset(dataset, order.slice(testCount).sort()),
-    test: subset(dataset, order.slice(0, testCount).sort()),
-  };
-}
-
 /** The largest label plus one, for non-negative integer labels; otherwise undefined. */
 export function inferClassCount(labels: Field): number | undefined {
   const { values } = labels;
@@ -189,7 +185,7 @@ function rowCount(field: Field): number {
   if (shape.length === 0)
     throw new InputError(`${field.source} is a single number; an array with one row a sample is needed.`);
   // A shape such as [10^15, 0] takes no bytes, but row indices would.
-  if (shape[0] !== 0 && field.values.data.length === 0)
+  if (shape[0] !== 0 && field.values.data.length === 0 && field.reader === undefined)
     throw new InputError(
       `${field.source} has rows without values ([${shape.join(', ')}]); each sample needs at least one.`,
     );

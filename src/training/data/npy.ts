@@ -69,17 +69,56 @@ export function readNpy(file: Source): Tensor {
 
 /** Writes one array: version 1, little-endian, row-major, data at a multiple of 64 bytes. */
 export function writeNpy(tensor: Tensor): Uint8Array {
-  const code = typeCodes[tensor.type];
-  const order = elementBytes(tensor.type) === 1 ? '|' : '<';
-  const shape = tensor.shape.length === 1 ? `(${tensor.shape[0]},)` : `(${tensor.shape.join(', ')})`;
+  const header = npyHeader(tensor.type, tensor.shape);
+  const bytes = new Uint8Array(header.length + tensor.data.byteLength);
+  bytes.set(header);
+  bytes.set(tensorBytes(tensor), header.length);
+  return bytes;
+}
+
+/** What stands before the elements of such a file. */
+export function npyHeader(type: ElementType, dimensions: readonly number[]): Uint8Array {
+  const code = typeCodes[type];
+  const order = elementBytes(type) === 1 ? '|' : '<';
+  const shape = dimensions.length === 1 ? `(${dimensions[0]},)` : `(${dimensions.join(', ')})`;
   const text = `{'descr': '${order}${code}', 'fortran_order': False, 'shape': ${shape}, }`;
   const dataStart = Math.ceil((10 + text.length + 1) / 64) * 64;
-  const bytes = new Uint8Array(dataStart + tensor.data.byteLength);
+  const bytes = new Uint8Array(dataStart);
   bytes.set([0x93, 0x4e, 0x55, 0x4d, 0x50, 0x59, 1, 0]);
   viewOf(bytes).setUint16(8, dataStart - 10, true);
   bytes.set(new TextEncoder().encode(`${text.padEnd(dataStart - 11)}\n`), 10);
-  bytes.set(tensorBytes(tensor), dataStart);
   return bytes;
+}
+
+/** What the header of a file says, for reading its elements bit by bit. */
+export interface NpyLayout {
+  readonly type: ElementType;
+  readonly shape: readonly number[];
+  /** Where the elements begin. */
+  readonly start: number;
+}
+
+/** The most bytes that a header takes. */
+export const longestNpyHeader: number = maxHeaderBytes + 12;
+
+/**
+ * Reads a header from a file's first bytes; undefined where they end inside it. Throws InputError for one that is
+ * damaged, or whose elements cannot be read in the order of the rows.
+ */
+export function readNpyLayout(source: Source): NpyLayout | undefined {
+  const { bytes } = source;
+  const lengthEnd = bytes[6] === 1 ? 10 : 12;
+  if (bytes.length < 12) return undefined;
+  const length = lengthEnd === 10 ? viewOf(bytes).getUint16(8, true) : viewOf(bytes).getUint32(8, true);
+  if (length <= maxHeaderBytes && bytes.length < lengthEnd + length) return undefined;
+  const { start, end } = headerRange(source);
+  const { type, shape, bigEndian, fortranOrder } = parseHeader(source, start, end);
+  if ((bigEndian && elementBytes(type) > 1) || (fortranOrder && shape.length > 1))
+    throw new InputError(
+      `${source.name} holds its elements in another order than they are read in: save it with ` +
+        "np.ascontiguousarray(x).astype(x.dtype.newbyteorder('<')).",
+    );
+  return { type, shape, start: end };
 }
 
 function headerRange(source: Source): { start: number; end: number } {

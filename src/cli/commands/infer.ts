@@ -1,0 +1,126 @@
+// asteroid infer: a data set through a pipeline of devices, outputs in the order of the inputs.
+
+import type { Command } from 'commander';
+import { systemClock } from '../../clock.ts';
+import { InputError } from '../../errors.ts';
+import { inferHere, prepareInferenceHere } from '../../runtime/host/infer-here.ts';
+import type { InferenceModel } from '../../runtime/run/infer.ts';
+import { windowOf } from '../../runtime/run/infer.ts';
+import { type InferDataResult, inferData, type Samples } from '../../runtime/run/infer-data.ts';
+import { InferenceRounds } from '../../runtime/run/inference-rounds.ts';
+import { sizedByData } from '../../runtime/run/subject.ts';
+import { createOutputFile, type OutputFile } from '../../storage/node/output-files.ts';
+import { openSamples, type SampleSource } from '../../storage/node/samples.ts';
+import { bindDataset } from '../../training/data/bind.ts';
+import { addInferenceFlags, type InferenceFlags, inferenceSettings, modelOf, planOf } from '../inference-flags.ts';
+import { createOutput, interruptedExitCode, interruptSignal, type Output } from '../output.ts';
+import { grouped } from '../terminal.ts';
+
+interface InferOptions extends InferenceFlags {
+  readonly data?: string;
+  readonly out?: string;
+  readonly json?: boolean;
+}
+
+/** Adds the command. */
+export function addInfer(program: Command): Command {
+  const command = program
+    .command('infer')
+    .description('compute a model over data, split over devices')
+    .option(
+      '--data <SPEC>',
+      'the samples: a spec as of asteroid train, npy:FILE or npz:FILE without labels, or - for npy',
+    )
+    .option('-o, --out <FILE>', 'write the outputs to FILE.npz, FILE.npy, or - for stdout as npy');
+  return addInferenceFlags(command)
+    .addHelpText(
+      'after',
+      `
+Examples:
+  $ asteroid infer --model vit.onnx --data npz:pictures.npz -o out.npz --workers 3
+  $ cat x.npy | asteroid infer --model net.onnx --data - -o - > y.npy`,
+    )
+    .action((options: InferOptions) => infer(options));
+}
+
+async function infer(options: InferOptions): Promise<void> {
+  const toStdout = options.out === '-';
+  if (toStdout && options.json === true)
+    throw new InputError('-o - and --json both write to stdout: give -o a file, or leave out --json.');
+  const output = createOutput(toStdout ? { json: true } : options);
+  const signal = interruptSignal(output, 'Stopping when what is in flight is answered …');
+  if (options.data === undefined) throw new InputError('--data is missing: give the samples to compute.');
+  const loaded = await modelOf(options);
+  const plan = await planOf(options);
+  const samples = await openSamples(options.data, process.stdin);
+  const model: InferenceModel = { ...loaded, graph: sizedByData(loaded.graph, samples.head) };
+  const settings = inferenceSettings(options, model, plan, samples.sampleCount);
+  const run = prepareInferenceHere({ settings, model, ...(plan === undefined ? {} : { plan }) });
+  const file = options.out === undefined ? undefined : await openOutput(options.out, run.output, samples);
+  const rounds = new InferenceRounds();
+  // On stdout there are only the outputs.
+  const observe: Output['observe'] = toStdout ? () => {} : output.observe;
+  const running = inferHere(run, rounds, { clock: systemClock, observe, signal });
+  running.catch(() => {}); // every request fails with it
+  const inferring = inferData({
+    ...{
+      rounds,
+      clock: systemClock,
+      output: run.output,
+      limit: windowOf(settings.cluster.localCount + settings.remoteCount) + 1,
+    },
+    ...(run.sequence.fixedBatch === undefined ? {} : { fixedBatch: run.sequence.fixedBatch }),
+    samples: fitted(samples, run.sequence.inputs, plan?.batchSize ?? settings.batchSize, signal),
+    write: async (rows) => file?.write(rows),
+  });
+  try {
+    const [result] = await Promise.all([inferring, running]);
+    const isWhole = result.sampleCount === samples.sampleCount;
+    if (isWhole) await file?.finish();
+    else await file?.discard();
+    if (!toStdout) print(result, options.out, isWhole, output);
+    if (!isWhole) process.exitCode = interruptedExitCode;
+  } catch (error) {
+    await file?.discard();
+    throw error;
+  }
+}
+
+function openOutput(
+  path: string,
+  { name, type, shape }: { name: string; type: 'float32' | string; shape: readonly (number | string)[] },
+  { sampleCount }: SampleSource,
+): Promise<OutputFile> {
+  const dimensions = shape.map((size) => (size === 'N' ? sampleCount : Number(size)));
+  return createOutputFile(path, { name, type: type as 'float32', shape: dimensions }, process.stdout);
+}
+
+/** The samples as the model takes them; no more of them once the run is to stop. */
+async function* fitted(
+  samples: SampleSource,
+  inputs: Parameters<typeof bindDataset>[1],
+  size: number,
+  signal: AbortSignal,
+): AsyncGenerator<Samples> {
+  const bind = (dataset: Parameters<typeof bindDataset>[0]): ReturnType<typeof bindDataset> =>
+    bindDataset(dataset, inputs, { type: dataset.labels.type });
+  for await (const { inputs: values, labels } of samples.chunks(size, bind)) {
+    if (signal.aborted) return;
+    yield samples.hasLabels ? { inputs: values, labels } : { inputs: values };
+  }
+}
+
+function print(result: InferDataResult, out: string | undefined, isWhole: boolean, output: Output): void {
+  output.json({ event: isWhole ? 'done' : 'stopped', ...result, ...(out === undefined ? {} : { out }) });
+  if (output.isJson) return;
+  const { terminal } = output;
+  const { sampleCount, samplesPerS, latencyMs, accuracy } = result;
+  terminal.section(isWhole ? 'Done' : 'Stopped', `${grouped(sampleCount)} samples, ${samplesPerS.toFixed(1)} a second`);
+  const { p50, p95, p99 } = latencyMs;
+  terminal.section(
+    'Latency',
+    `${p50.toFixed(0)} ms in the median, ${p95.toFixed(0)} of 95 %, ${p99.toFixed(0)} of 99 %`,
+  );
+  if (accuracy !== null) terminal.section('Accuracy', `${(accuracy * 100).toFixed(2)} %`);
+  if (out !== undefined && isWhole) terminal.section('Outputs', out);
+}

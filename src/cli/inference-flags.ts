@@ -1,0 +1,136 @@
+// The flags of the commands that infer, and the settings that follow from them.
+
+import { type Command, Option } from 'commander';
+import type { Plan } from '../cluster/cluster.ts';
+import { parsePlan } from '../cluster/validate.ts';
+import { InputError } from '../errors.ts';
+import { parseInputShape } from '../graph/onnx/input-shapes.ts';
+import { loadInferenceModel } from '../runtime/host/models.ts';
+import { evenPlanner } from '../runtime/run/even-plan.ts';
+import type { InferenceModel, InferenceSettings } from '../runtime/run/infer.ts';
+import { readText } from './files.ts';
+import { collected, engineName, positive } from './flag-values.ts';
+
+/** What is given of the flags of {@link addInferenceFlags}. */
+export interface InferenceFlags {
+  readonly model?: string;
+  readonly inputShape: readonly string[];
+  readonly output?: string;
+  readonly planner: string;
+  readonly plan?: string;
+  readonly batch?: string;
+  readonly microBatch?: string;
+  readonly workers: string;
+  readonly remote: string;
+  readonly host: string;
+  readonly port: string;
+  readonly advertise?: string;
+  readonly tlsCert?: string;
+  readonly tlsKey?: string;
+  readonly insecure?: boolean;
+  readonly engine: string;
+  readonly threads: string;
+  readonly seed: string;
+}
+
+const flags: readonly (readonly [flag: string, description: string, preset?: string])[] = [
+  ['--model <FILE|NAME>', 'an ONNX file, or a built-in model'],
+  ['--output <NAME>', "the model's output to compute (default: its first)"],
+  ['--planner <NAME>', `${evenPlanner}: as many operations on each device`, evenPlanner],
+  ['--plan <FILE>', 'use this plan instead of planning'],
+  ['--batch <N>', 'samples that are sent and answered together (default: four micro-batches)'],
+  ['--micro-batch <N>', 'samples that a device computes at once (default: 8, or what the model was exported for)'],
+  ['--workers <N>', 'worker processes on this machine', '1'],
+  ['--remote <N>', 'also wait for N workers on other machines', '0'],
+  [
+    '--host <ADDRESS>',
+    'the address on which to listen for workers; 0.0.0.0 and :: are all of this machine',
+    '127.0.0.1',
+  ],
+  ['--port <N>', 'the port for workers; 0 takes a free one', '0'],
+  ['--advertise <ADDRESS[:PORT]>', 'what other machines dial, where a router, container or tunnel leads to this one'],
+  ['--tls-cert <FILE>', "an own certificate (PEM) to listen with, instead of the cluster's"],
+  ['--tls-key <FILE>', 'its key (PEM)'],
+  ['--insecure', 'send everything unencrypted beyond this machine'],
+  ['--engine <NAME>', 'onnxruntime | reference', 'onnxruntime'],
+  ['--threads <N>', 'compute threads of each device', '1'],
+  ['--seed <N>', 'of the weights of built-in models', '0'],
+];
+
+/** Adds the flags that say what computes, where, and by which plan. */
+export function addInferenceFlags(command: Command): Command {
+  for (const [flag, description, preset] of flags) {
+    const option = new Option(flag, preset === undefined ? description : `${description} (default: ${preset})`);
+    command.addOption(preset === undefined ? option : option.default(preset, ''));
+  }
+  return command.option(
+    '--input-shape <NAME=SHAPE>',
+    'sizes that the model leaves open, as x=N,3,224,224; repeatable',
+    collected,
+    [],
+  );
+}
+
+/** Loads the model that the flags name. Throws InputError. */
+export async function modelOf({ model, inputShape, output, seed }: InferenceFlags): Promise<InferenceModel> {
+  if (model === undefined)
+    throw new InputError('--model is missing: give an ONNX file, or the name of a built-in model.');
+  return loadInferenceModel(model, {
+    seed: whole('--seed', seed),
+    inputShapes: inputShape.map(parseInputShape),
+    ...(output === undefined ? {} : { output }),
+  });
+}
+
+/** Reads the plan that the flags name. Throws InputError. */
+export async function planOf({ plan: path }: Pick<InferenceFlags, 'plan'>): Promise<Plan | undefined> {
+  if (path === undefined) return undefined;
+  const plan = parsePlan(await readText(path), path);
+  return { ...plan, predicted: plan.predicted ?? { roundMs: 0, samplesPerS: 0, peakMemoryMiB: {} } };
+}
+
+/** Micro-batches of a round, and samples of one, where nobody says otherwise. */
+const [usualCount, usualSize] = [4, 8];
+
+/** The settings of a run. `most`: the most samples that come together. Throws InputError. */
+export function inferenceSettings(
+  flags: InferenceFlags,
+  { graph: { fixedBatch } }: InferenceModel,
+  plan: Plan | undefined,
+  most: number = Number.POSITIVE_INFINITY,
+): InferenceSettings {
+  const given = flags.microBatch === undefined ? undefined : positive('--micro-batch', flags.microBatch);
+  const size = plan?.microBatchSize ?? given ?? fixedBatch ?? Math.min(usualSize, most);
+  if (given !== undefined && size !== given)
+    throw new InputError(`The plan is for micro-batches of ${size}, --micro-batch is ${given}: leave it out.`);
+  const wanted = flags.batch === undefined ? undefined : positive('--batch', flags.batch);
+  const batchSize = plan?.batchSize ?? wanted ?? size * Math.min(usualCount, Math.max(1, Math.floor(most / size)));
+  if (wanted !== undefined && batchSize !== wanted)
+    throw new InputError(`The plan is for batches of ${batchSize}, --batch is ${wanted}: leave it out.`);
+  if (batchSize % size !== 0)
+    throw new InputError(`--batch ${batchSize} is not a multiple of the micro-batch, ${size}: choose one that is.`);
+  const [workers, remote] = [whole('--workers', flags.workers), whole('--remote', flags.remote)];
+  if (workers + remote === 0) throw new InputError('--workers 0 leaves nobody to compute: give at least 1.');
+  const { host, advertise, tlsCert, tlsKey, insecure = false } = flags;
+  return {
+    batchSize,
+    microBatchSize: size,
+    planner: flags.planner,
+    remoteCount: remote,
+    cluster: {
+      ...{ host, port: whole('--port', flags.port), insecure, localCount: workers },
+      ...(advertise === undefined ? {} : { advertise }),
+      ...(tlsCert === undefined ? {} : { tlsCert }),
+      ...(tlsKey === undefined ? {} : { tlsKey }),
+      engine: engineName(flags.engine),
+      threads: positive('--threads', flags.threads),
+    },
+  };
+}
+
+function whole(flag: string, text: string): number {
+  const value = Number(text);
+  if (text.trim() === '' || !Number.isInteger(value) || value < 0)
+    throw new InputError(`${flag} ${text} must be a whole number of at least 0.`);
+  return value;
+}

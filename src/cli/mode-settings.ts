@@ -1,0 +1,111 @@
+// The settings that say how rounds follow each other: one after the other, or overlapping with weights that lag.
+
+import { z } from 'zod';
+import { InputError } from '../errors.ts';
+import { noiseKinds } from '../noise.ts';
+import { tangentLimit } from '../runtime/protocol/training-spec.ts';
+import { autoSchedule, type TrainSettings, trainModes } from '../runtime/run/settings.ts';
+import { checkCorrection, stalenessCorrections } from '../training/staleness.ts';
+import { numeric, type Setting, text, toggle, wholeOrZero } from './setting-values.ts';
+
+type ModeSetting =
+  | 'mode'
+  | 'staleness'
+  | 'verticalSync'
+  | 'aggregate'
+  | 'stalenessCorrection'
+  | 'tangents'
+  | 'tangent'
+  | 'tangentScale';
+
+export const modeSettings: Readonly<Record<ModeSetting, Setting>> = {
+  mode: {
+    argument: 'NAME',
+    description:
+      'sync: rounds follow each other (default) | async: rounds overlap, no device waits, and weights lag behind ' +
+      '(FTPipeHD, PipeDream) | forward-gradient: no backward passes, nothing is kept, gradients are estimated along ' +
+      'random directions (AsyncFGD)',
+    schema: z.enum(trainModes),
+  },
+  staleness: {
+    argument: 'N',
+    description: 'async: rounds by which weights lag behind, in all stages (default: the least that the plan allows)',
+    schema: wholeOrZero,
+  },
+  verticalSync: {
+    description: 'async: each stage computes with its newest weights, instead of all with one version',
+    schema: toggle,
+    default: true,
+    isNegated: true,
+  },
+  aggregate: {
+    argument: 'K',
+    description: "async: average the last versions of a stage's weights every K times as many updates; 0 never",
+    schema: wholeOrZero,
+    default: 0,
+  },
+  stalenessCorrection: {
+    argument: 'NAME',
+    description: `async: what makes up for old weights: ${stalenessCorrections.join(' | ')}`,
+    schema: z.enum(stalenessCorrections),
+    default: 'none',
+  },
+  tangents: {
+    argument: 'N',
+    description: 'forward-gradient: random directions of an update, whose estimates are averaged',
+    schema: numeric(
+      z
+        .number()
+        .int('must be a whole number')
+        .min(1, 'must be at least 1')
+        .max(tangentLimit, `must be at most ${tangentLimit}`),
+    ),
+    default: 1,
+  },
+  tangent: {
+    argument: 'NAME',
+    description: `forward-gradient: how directions are drawn: ${noiseKinds.join(' | ')}`,
+    schema: z.enum(noiseKinds),
+    default: 'rademacher',
+  },
+  tangentScale: {
+    argument: 'PATTERN=ALPHA[:EPOCHS]',
+    description:
+      'forward-gradient: the factor of the directions of parameters ("*.bias=0.1:20"), growing from 0 over so many ' +
+      'epochs; 0 freezes; may be repeated',
+    schema: z.array(text),
+    default: [],
+    isList: true,
+  },
+};
+
+/** Settings that do not go together, or with the mode. Throws InputError. */
+export function checkMode(settings: TrainSettings): void {
+  const { mode, plan, staleness, verticalSync, aggregate, stalenessCorrection } = settings;
+  if (mode === 'async') checkAsynchronous(settings);
+  const ofStream = [
+    [staleness !== undefined, '--staleness'],
+    [!verticalSync, '--no-vertical-sync'],
+    [aggregate > 0, '--aggregate'],
+    [stalenessCorrection !== 'none', '--staleness-correction'],
+  ] as const;
+  const [, name] = ofStream.find(([isGiven]) => isGiven) ?? [];
+  // Without a mode, a plan's schedule says what it is.
+  const isFitting =
+    mode === 'async' ||
+    (mode === undefined && plan !== undefined) ||
+    (mode === 'forward-gradient' && name === '--staleness');
+  if (name !== undefined && !isFitting) throw new InputError(`${name} needs --mode async.`);
+  checkCorrection(stalenessCorrection, { kind: settings.optimizer, momentum: settings.momentum });
+  if (staleness !== undefined && !verticalSync)
+    throw new InputError('--staleness and --no-vertical-sync cannot both be given: choose one.');
+}
+
+function checkAsynchronous({ workers, remote, schedule }: TrainSettings): void {
+  if (workers + remote === 0)
+    throw new InputError(
+      '--mode async needs several devices, whose rounds can overlap: give --workers N or --remote N.',
+    );
+  if (schedule !== autoSchedule)
+    throw new InputError(`--mode async has a schedule of its own: leave out --schedule ${schedule}.`);
+}

@@ -1,0 +1,123 @@
+// A problem of inference: forward passes alone. Nothing is trained, so a device keeps its stage's weights once and no
+// gradients, and only forward times and what moving activations costs count.
+
+import type { Cluster, DeviceTimes, Profile } from '../../cluster/cluster.ts';
+import { type ActivationEncoding, codecMs, encodedFraction } from '../../cluster/compression.ts';
+import { bytesInMiB } from '../../cluster/memory.ts';
+import { withoutFused } from '../../cluster/overhead.ts';
+import { schedules } from '../../schedule/schedules.ts';
+import { createProblem, type Problem, type StageLayout } from '../problem.ts';
+import { type ShareTimes, shareTimes } from '../share-times.ts';
+
+export interface InferenceProblem {
+  /** In the form that other planners share; its layers' outputs count as they travel. */
+  readonly base: Problem;
+  readonly times: ShareTimes;
+  readonly microBatchSize: number;
+  /** Bytes a sample in memory that cross the cut in front of each layer, the inputs' for 0, and those of the result. */
+  readonly cutBytes: readonly number[];
+  /** By memory and share: see lastEnds. */
+  readonly knownEnds: Map<string, Int32Array>;
+  /** What encoding and decoding a sample delays it at each of these cuts, in milliseconds. */
+  readonly codecMs: readonly number[];
+}
+
+export interface InferenceInput {
+  readonly profile: Profile;
+  readonly cluster: Cluster;
+  readonly microBatchSize: number;
+  /** How activations travel; absent: as they are. */
+  readonly encoding?: ActivationEncoding | undefined;
+  /** Places of devices that get no layers. */
+  readonly excluded?: readonly number[];
+}
+
+/** Prepares a problem. Throws InputError if a device has no times in the profile. */
+export function inferenceProblem(input: InferenceInput): InferenceProblem {
+  const { profile, cluster, microBatchSize, encoding, excluded = [] } = input;
+  const layerCount = profile.layers.length;
+  const created = createProblem({
+    ...{ cluster, microBatchSize, excluded, batchSize: microBatchSize, schedule: schedules['1f1b'] },
+    profile: forwardOnly(profile, encodedFraction(encoding)),
+    optimizerState: 0,
+    // With the statistics that the model was trained to, a sample's result depends on no other sample.
+    replicateBatchDependent: true,
+  });
+  const base = { ...created, forwardOnlyLayers: layerCount };
+  const cutBytes = [profile.inputBytes, ...profile.layers.map(({ outputBytes }) => outputBytes)];
+  const delays = cutBytes.map((bytes, cut) => (cut === 0 || cut === layerCount ? 0 : codecMs(encoding, bytes)));
+  return { base, times: shareTimes(base), microBatchSize, cutBytes, knownEnds: new Map(), codecMs: delays };
+}
+
+function forwardOnly(profile: Profile, fraction: number): Profile {
+  const devices = Object.entries(profile.devices).map(([name, times]): [string, DeviceTimes] => {
+    const { backwardInputMs: _input, backwardWeightMs: _weight, updateMs: _update, ...rest } = withoutFused(times);
+    return [name, { ...rest, backwardMs: times.forwardMs.map((row) => row.map(() => 0)) }];
+  });
+  const layers = profile.layers.map(({ recomputed: _, ...layer }, index) => ({
+    ...layer,
+    outputBytes: index + 1 === profile.layers.length ? layer.outputBytes : layer.outputBytes * fraction,
+    frozenBytes: layer.weightBytes,
+    savedBytes: 0,
+  }));
+  return { ...profile, labelBytes: 0, layers, devices: Object.fromEntries(devices) };
+}
+
+/** Micro-batches at each end of a stage: one that is computed with, one on its way. */
+const inFlightCount = 2;
+
+/**
+ * Bytes on a device with a share of a micro-batch: the stage's weights once, what the runtime keeps for them, two
+ * micro-batches at each of the stage's ends, and what its widest layer reads and writes.
+ */
+export function inferenceBytes(
+  { base, cutBytes }: InferenceProblem,
+  [first, end]: readonly [number, number],
+  samples: number,
+): number {
+  let widest = 0;
+  for (let layer = first; layer < end; layer++)
+    widest = Math.max(widest, (cutBytes[layer] as number) + (cutBytes[layer + 1] as number));
+  const ends = inFlightCount * ((cutBytes[first] as number) + (cutBytes[end] as number));
+  const { frozenBytes, runtimeBytes } = base.sums;
+  return frozenBytes(first, end) + runtimeBytes(first, end) + samples * (ends + widest);
+}
+
+/**
+ * By first layer: the end of the longest stage that a device with this memory and share can hold; a stage that is
+ * longer needs more.
+ */
+export function lastEnds(problem: InferenceProblem, memoryBytes: number, samples: number): Int32Array {
+  const key = `${memoryBytes} ${samples}`;
+  const known = problem.knownEnds.get(key);
+  if (known !== undefined) return known;
+  const { base, cutBytes } = problem;
+  const { frozenBytes, runtimeBytes } = base.sums;
+  const L = base.profile.layers.length;
+  const ends = Int32Array.from({ length: L }, (_, first) => {
+    let widest = 0;
+    for (let end = first + 1; end <= L; end++) {
+      widest = Math.max(widest, (cutBytes[end - 1] as number) + (cutBytes[end] as number));
+      const moved = inFlightCount * ((cutBytes[first] as number) + (cutBytes[end] as number)) + widest;
+      const bytes = frozenBytes(first, end) + runtimeBytes(first, end) + samples * moved;
+      if (bytes > memoryBytes) return end - 1;
+    }
+    return L;
+  });
+  problem.knownEnds.set(key, ends);
+  return ends;
+}
+
+/** Whether each device has the memory for its share of its stage. */
+export function fits(problem: InferenceProblem, layouts: readonly StageLayout[]): boolean {
+  return layouts.every(({ layers, devices, samples }) =>
+    devices.every(
+      (place, index) =>
+        inferenceBytes(problem, layers, samples[index] ?? 0) <= memoryBytes(problem, place) * (1 + 1e-12),
+    ),
+  );
+}
+
+export function memoryBytes({ base }: InferenceProblem, place: number): number {
+  return (base.cluster.devices[place]?.memoryMiB ?? 0) * bytesInMiB;
+}

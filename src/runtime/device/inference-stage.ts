@@ -1,0 +1,201 @@
+// A stage that infers: its graph has the weights as constants, so that the runtime packs them once and optimizes all of
+// it. It is compiled when the weights are there, for each number of samples that comes up, and keeps them to hand them
+// on. Its state never changes: every version of it is the one that was loaded.
+
+import { assert, defined } from '../../assert.ts';
+import type { Engine, Executable } from '../../engine/engine.ts';
+import { type CutTensor, cutBefore, cutBytes } from '../../graph/layers.ts';
+import type { Tensor } from '../../graph/tensor.ts';
+import { Residuals } from './codec.ts';
+import { design } from './designers.ts';
+import type { MicroBatchId } from './pieces.ts';
+import type { RoundTotals } from './round-sums.ts';
+import { ownCopy } from './samples.ts';
+import type { OwnGradients, RestShare, RoundStage, StagePort } from './stage.ts';
+import type { StageOptions } from './stage-graphs.ts';
+import type { EntryOptions, StateEntry } from './stage-state.ts';
+
+/** Numbers of samples for which a stage stays compiled: each has the weights packed for itself. */
+const compiledLimit = 4;
+
+export class InferenceStage implements StagePort {
+  readonly inputs: readonly CutTensor[];
+  readonly outputs: readonly CutTensor[];
+  readonly label: CutTensor;
+  /** The last stage of a pipeline that trains is another thing than the others; one that infers is not. */
+  readonly isLast = false;
+  readonly statisticCount = 0;
+  readonly residuals: Residuals = new Residuals();
+  readonly #engine: Engine;
+  readonly #options: StageOptions;
+  readonly #names: ReadonlyMap<string, StateEntry['role']>;
+  readonly #entries = new Map<string, StateEntry>();
+  /** By number of samples, in the order of their last use. */
+  readonly #compiled = new Map<number, Promise<Executable>>();
+  readonly #ready = new Map<number, Executable>();
+  readonly #versions = new Set<number>();
+  #takenMs: number;
+
+  constructor(engine: Engine, options: StageOptions) {
+    const { sequence, layers } = options;
+    const own = sequence.layers.slice(...layers);
+    this.inputs = cutBefore(sequence, layers[0]);
+    this.outputs = cutBefore(sequence, layers[1]);
+    this.label = options.label;
+    this.#engine = engine;
+    this.#options = options;
+    this.#names = new Map([
+      ...own.flatMap(({ parameters }) => parameters.map((name) => [name, 'parameter'] as const)),
+      ...own.flatMap(({ buffers }) => buffers.map((name) => [name, 'buffer'] as const)),
+    ]);
+    this.#takenMs = engine.busyMs();
+  }
+
+  load(entry: StateEntry): void {
+    this.#entries.set(entry.name, entry);
+  }
+
+  missingState(): readonly string[] {
+    return [...this.#names.keys()].filter((name) => !this.#entries.has(name));
+  }
+
+  async finish(): Promise<void> {
+    const { sampleCount } = this.#options;
+    if (sampleCount > 0) await this.#compile(sampleCount);
+  }
+
+  async *state({ names, part }: EntryOptions = {}): AsyncGenerator<StateEntry> {
+    if (part === 'optimizer') return;
+    for (const entry of this.#entries.values()) {
+      if (names !== undefined && !names.has(entry.name)) continue;
+      yield { ...entry, value: ownCopy(entry.value) };
+    }
+  }
+
+  get versions(): readonly number[] {
+    return [...this.#versions].sort((a, b) => a - b);
+  }
+
+  keepVersion(round: number): void {
+    this.#versions.add(round);
+  }
+
+  dropVersion(round: number): void {
+    this.#versions.delete(round);
+  }
+
+  beginStream(_first: number): void {}
+
+  returnTo(_round: number): void {}
+
+  dispose(): void {
+    for (const compiled of this.#compiled.values())
+      compiled.then(
+        (executable) => executable.release(),
+        () => {}, // seen where it was asked for
+      );
+    this.#compiled.clear();
+    this.#ready.clear();
+    this.#entries.clear();
+    this.#engine.trim();
+  }
+
+  async rest({ lastSampleCount }: RestShare): Promise<RoundStage> {
+    const { sampleCount } = this.#options;
+    if (lastSampleCount > 0 && lastSampleCount !== sampleCount) await this.#compile(lastSampleCount);
+    return this;
+  }
+
+  #compile(sampleCount: number): Promise<Executable> {
+    const known = this.#compiled.get(sampleCount) ?? this.#translated(sampleCount);
+    this.#compiled.delete(sampleCount);
+    this.#compiled.set(sampleCount, known);
+    for (const oldest of [...this.#compiled.keys()].slice(0, -compiledLimit)) {
+      // The usual share stays.
+      if (oldest === this.#options.sampleCount) continue;
+      this.#ready.get(oldest)?.release();
+      this.#ready.delete(oldest);
+      this.#compiled.delete(oldest);
+    }
+    return known;
+  }
+
+  async #translated(sampleCount: number): Promise<Executable> {
+    const { sequence, layers } = this.#options;
+    const { graphs } = design(this.#engine, { kind: 'infer', sequence, layers, sampleCount });
+    const forward = defined(graphs.forward, 'the forward pass');
+    const initializers = new Map(forward.initializers);
+    for (const [name, { value }] of this.#entries) if (initializers.has(name)) initializers.set(name, value);
+    const executable = await this.#engine.compile({ ...forward, initializers });
+    this.#ready.set(sampleCount, executable);
+    return executable;
+  }
+
+  forward(
+    { index }: MicroBatchId,
+    _firstSample: number,
+    inputs: readonly Tensor[],
+    labels: Tensor | undefined,
+  ): Promise<readonly Tensor[]> {
+    assert(labels === undefined, 'a stage that infers takes no labels');
+    const [first] = this.inputs;
+    const sampleCount = defined(inputs[0]?.shape[first?.batchAxis ?? 0], `samples of micro-batch ${index}`);
+    const executable = defined(this.#ready.get(sampleCount), `a stage for ${sampleCount} samples`);
+    const feeds = Object.fromEntries(
+      this.inputs.map(({ name }, at) => [name, this.#engine.upload(defined(inputs[at], name))]),
+    );
+    const results = executable.run(feeds);
+    for (const value of Object.values(feeds)) this.#engine.release(value);
+    return Promise.all(this.outputs.map(({ name }) => this.#engine.take(defined(results[name], name))));
+  }
+
+  takeBusyMs(): number {
+    const beforeMs = this.#takenMs;
+    this.#takenMs = this.#engine.busyMs();
+    return this.#takenMs - beforeMs;
+  }
+
+  computed(): Promise<number> {
+    return this.#engine.computed();
+  }
+
+  mailboxBytes(microBatchCount: number): number {
+    return 2 * microBatchCount * cutBytes(this.inputs, this.#options.sampleCount) + 2 ** 20;
+  }
+
+  beginRound(round: number): void {
+    this.#versions.add(round);
+  }
+
+  finishRound(): Promise<RoundTotals> {
+    return neverTrains();
+  }
+
+  update(): void {
+    neverTrains();
+  }
+
+  backward(): Promise<readonly Tensor[]> {
+    return neverTrains();
+  }
+
+  backwardInput(): Promise<readonly Tensor[]> {
+    return neverTrains();
+  }
+
+  backwardWeight(): void {
+    neverTrains();
+  }
+
+  takeGradients(): Promise<OwnGradients> {
+    return neverTrains();
+  }
+
+  putGradients(): void {
+    neverTrains();
+  }
+}
+
+function neverTrains(): never {
+  throw new Error('a stage that infers is asked to train');
+}

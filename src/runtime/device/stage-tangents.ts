@@ -1,0 +1,86 @@
+// The directions of a stage's parameters: drawn in the engine when a round's passes need them, let go when they are
+// queued, and drawn again for the update. They are functions of seed, parameter, round and tangent (noise.ts).
+
+import { defined } from '../../assert.ts';
+import { tangentName } from '../../autodiff/forward-mode.ts';
+import type { Engine, Value } from '../../engine/engine.ts';
+import { elementCount } from '../../graph/tensor.ts';
+import type { Noise, NoisePart } from '../../noise.ts';
+import type { TensorSpec } from '../protocol/messages.ts';
+import { type ForwardGradientSpec, tangentScaleOf } from '../protocol/training-spec.ts';
+import type { CompiledStage } from './compiled-stages.ts';
+import type { StageOptions } from './stage-graphs.ts';
+
+type Values = Record<string, Value>;
+
+/** A tangent, and the factor of the directions drawn for it. */
+interface Weighted {
+  readonly tangent: number;
+  readonly factor: number;
+}
+
+export class StageTangents {
+  readonly #engine: Engine;
+  readonly #compiled: Pick<CompiledStage, 'trained' | 'packs'>;
+  readonly #seed: number;
+  readonly #spec: ForwardGradientSpec;
+  /** The directions that are there, and their round. */
+  #drawn: { readonly round: number; readonly values: Values } | undefined;
+
+  constructor(
+    engine: Engine,
+    { training }: Pick<StageOptions, 'training'>,
+    compiled: Pick<CompiledStage, 'trained' | 'packs'>,
+  ) {
+    this.#engine = engine;
+    this.#compiled = compiled;
+    this.#seed = training.seed;
+    this.#spec = defined(training.forwardGradient, 'what forward gradients need');
+  }
+
+  get count(): number {
+    return this.#spec.tangentCount;
+  }
+
+  /** The directions of a round, by `tangentName` of what the graphs take. They stay this object's. */
+  of(round: number): Readonly<Values> {
+    if (this.#drawn?.round !== round) {
+      this.release();
+      const tangents = Array.from({ length: this.count }, (_, tangent) => tangent);
+      const values = tangents.flatMap((tangent) =>
+        this.#compiled.trained.map(
+          (spec) => [tangentName(spec.name, tangent), this.#draw(spec, round, [{ tangent, factor: 1 }])] as const,
+        ),
+      );
+      this.#drawn = { round, values: Object.fromEntries(values) };
+    }
+    return this.#drawn.values;
+  }
+
+  /** Lets go of directions; those of passes that are queued stay until these have run. */
+  release(): void {
+    for (const value of Object.values(this.#drawn?.values ?? {})) this.#engine.release(value);
+    this.#drawn = undefined;
+  }
+
+  /** (1/N) Σ d_j u_j for each trained parameter: the caller's. */
+  estimate(round: number, derivatives: readonly number[]): Values {
+    const weighted = derivatives.map((derivative, tangent) => ({ tangent, factor: derivative / this.count }));
+    return Object.fromEntries(
+      this.#compiled.trained.map((spec) => [spec.name, this.#draw(spec, round, weighted)] as const),
+    );
+  }
+
+  #draw({ name, shape }: TensorSpec, round: number, weighted: readonly Weighted[]): Value {
+    const pack = this.#compiled.packs.find(({ role, pack }) => role === 'parameter' && pack.name === name)?.pack;
+    const members = pack?.members ?? [{ name, offset: 0, count: elementCount(shape) }];
+    const parts = members.flatMap(({ name: member, offset, count }): NoisePart[] => {
+      const scale = tangentScaleOf(this.#spec, member, round);
+      return scale === 0
+        ? []
+        : weighted.map(({ tangent, factor }) => ({ name: member, offset, count, tangent, scale: scale * factor }));
+    });
+    const noise: Noise = { kind: this.#spec.kind, seed: this.#seed, round, parts };
+    return this.#engine.draw(shape, noise);
+  }
+}

@@ -1,0 +1,45 @@
+// The batches of a run's rounds. Where samples are read from files, those of the coming rounds are read while devices
+// compute.
+
+import { batchOf } from '../../training/data/batch.ts';
+import type { Batch, Dataset } from '../../training/data/dataset.ts';
+import { type BatchOrder, batchIndices, epochOf } from '../../training/data/order.ts';
+
+/** Rounds that are read ahead of the one that is asked for. */
+const aheadCount = 2;
+
+/** Makes each batch when it is asked for, and begins the next ones where that takes time. */
+export class BatchesAhead {
+  readonly #dataset: Dataset;
+  readonly #order: BatchOrder;
+  readonly #endRound: number;
+  readonly #coming = new Map<number, Promise<Batch>>();
+
+  constructor(dataset: Dataset, order: BatchOrder, endRound: number) {
+    this.#dataset = dataset;
+    this.#order = order;
+    this.#endRound = endRound;
+  }
+
+  /** The batch of a round. Throws InputError, or rejects with it, for a file that cannot be read. */
+  at(round: number): Batch | Promise<Batch> {
+    const batch = this.#coming.get(round) ?? this.#begin(round);
+    if (!(batch instanceof Promise)) return batch;
+    for (const known of this.#coming.keys())
+      if (known <= round || known > round + aheadCount) this.#coming.delete(known);
+    for (let next = round + 1; next <= Math.min(round + aheadCount, this.#endRound - 1); next++)
+      if (!this.#coming.has(next)) this.#keep(next, this.#begin(next));
+    return batch;
+  }
+
+  #begin(round: number): Batch | Promise<Batch> {
+    const place = { round, epoch: epochOf(this.#order, round) };
+    return batchOf(this.#dataset, batchIndices(this.#order, round), place);
+  }
+
+  #keep(round: number, batch: Batch | Promise<Batch>): void {
+    if (!(batch instanceof Promise)) return;
+    batch.catch(() => {}); // whoever asks for the round sees it
+    this.#coming.set(round, batch);
+  }
+}

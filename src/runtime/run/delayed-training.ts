@@ -1,0 +1,387 @@
+// The oracle of asynchronous pipelines: training on one device where the gradient of round t is that at an older
+// version of the weights, max(first, t − s), s being the staleness; with a staleness for each stage, each layer reads
+// its stage's version. Everything else goes by t: data, dropout, learning rate, clipping, and the running statistics,
+// of which there is one copy. A plain loop over graphs on an engine: no schedule, links, stages or executor, so that it
+// shares no mistake with what it is held against.
+
+import { defined } from '../../assert.ts';
+import type { Engine, Executable, Value } from '../../engine/engine.ts';
+import { gradientName } from '../../graph/gradient-name.ts';
+import { allocate, elementCount, scalar, type Tensor, wrap } from '../../graph/tensor.ts';
+import { aggregatedSpan, aggregatedVersions, meanGraph, versionName } from '../../training/aggregation.ts';
+import { squaredNormGraph } from '../../training/clipping.ts';
+import type { Parameter } from '../../training/names.ts';
+import { accumulateGraph, type OptimizerGraph, optimizerGraph, sumName } from '../../training/optimizers.ts';
+import { correctionOf, type StalenessCorrection } from '../../training/staleness.ts';
+import type { MachineConfig } from '../coordinator/machine-types.ts';
+import type { Batch } from '../coordinator/options.ts';
+import { ownCopy, sliceSamples } from '../device/samples.ts';
+import { stepNames } from '../device/stage-graphs.ts';
+import { batchAt, scaleOf } from '../protocol/round-batch.ts';
+import type { RunState } from '../protocol/run-state.ts';
+import type { RunSubject } from '../protocol/run-subject.ts';
+import { masksOf, type Step, stepOf } from './delayed-step.ts';
+
+type Values = Record<string, Value>;
+
+/** Layers that read the same version. */
+export interface DelayedStage {
+  /** Half-open range. */
+  readonly layers: readonly [first: number, end: number];
+  readonly staleness: number;
+}
+
+/** What a delayed run computes. Its first version is `subject.state`, the one after `config.firstRound` rounds. */
+export interface DelayedRun {
+  readonly subject: RunSubject;
+  readonly config: Pick<
+    MachineConfig,
+    'firstRound' | 'endRound' | 'batchSize' | 'batchAt' | 'learningRate' | 'gradientScale'
+  >;
+  readonly batch: (round: number) => Batch;
+  /** Samples of a micro-batch: batch normalization sees one at a time. */
+  readonly microBatchSize: number;
+  /** In the order of the layers, together all of them. Aggregation goes by a stage's place. */
+  readonly stages: readonly DelayedStage[];
+  /** K of `--aggregate K`. Default 0: never. */
+  readonly aggregateEvery?: number;
+  /** Default: none. */
+  readonly correction?: StalenessCorrection;
+  /** Once it is aborted, no further round begins. */
+  readonly signal?: AbortSignal;
+}
+
+/** What came of a delayed run. */
+export interface DelayedResult {
+  /** Of each round from the first. */
+  readonly losses: readonly number[];
+  readonly state: RunState;
+}
+
+/** Runs all rounds, or those before `signal` aborts. */
+export async function trainDelayed(engine: Engine, run: DelayedRun): Promise<DelayedResult> {
+  const training = await DelayedTraining.create(engine, run);
+  const losses: number[] = [];
+  const { firstRound, endRound } = run.config;
+  for (let round = firstRound; round < endRound && run.signal?.aborted !== true; round++)
+    losses.push((await training.next()).loss);
+  const state = await training.state();
+  training.dispose();
+  return { losses, state };
+}
+
+/** A stage's parameters and how they are updated. */
+interface Part {
+  readonly trained: readonly Parameter[];
+  readonly staleness: number;
+  /** n of the aggregation: the versions that the stage trains with at once. */
+  readonly versionCount: number;
+  readonly optimizer: OptimizerGraph;
+  readonly update: Executable;
+}
+
+/** A delayed run, round by round. */
+export class DelayedTraining {
+  readonly #engine: Engine;
+  readonly #run: DelayedRun;
+  readonly #trained: readonly Parameter[];
+  readonly #parts: readonly Part[];
+  readonly #accumulate: Executable;
+  readonly #squaredNorm: Executable;
+  readonly #steps = new Map<number, Promise<Step>>();
+  /** By number of values: the graph that averages versions, by part. */
+  readonly #means = new Map<string, Promise<Executable>>();
+  /** By version: the trained parameters. */
+  readonly #versions = new Map<number, Values>();
+  /** By version: the parameters that passes read others in place of, and these. */
+  readonly #predicted = new Map<number, Values>();
+  readonly #frozen: Values = {};
+  readonly #buffers: Values = {};
+  readonly #optimizer: Values = {};
+  #round: number;
+
+  private constructor(
+    engine: Engine,
+    run: DelayedRun,
+    parts: readonly Part[],
+    graphs: { readonly accumulate: Executable; readonly squaredNorm: Executable },
+  ) {
+    this.#engine = engine;
+    this.#run = run;
+    this.#parts = parts;
+    this.#trained = parts.flatMap(({ trained }) => trained);
+    this.#accumulate = graphs.accumulate;
+    this.#squaredNorm = graphs.squaredNorm;
+    this.#round = run.config.firstRound;
+    this.#load(run.subject.state);
+  }
+
+  /** Compiles what a run needs, and hands its state to the engine. */
+  static async create(engine: Engine, run: DelayedRun): Promise<DelayedTraining> {
+    const parts = await Promise.all(run.stages.map((_, index) => partOf(engine, run, index)));
+    const trained = parts.flatMap((part) => part.trained);
+    const [accumulate, squaredNorm] = await Promise.all([
+      engine.compile(accumulateGraph(trained)),
+      engine.compile(squaredNormGraph(trained)),
+    ]);
+    return new DelayedTraining(engine, run, parts, { accumulate, squaredNorm });
+  }
+
+  #load(state: RunState): void {
+    const trained = new Set(this.#trained.map(({ name }) => name));
+    const first: Values = {};
+    for (const [name, value] of state.parameter)
+      (trained.has(name) ? first : this.#frozen)[name] = this.#engine.upload(ownCopy(value));
+    this.#versions.set(this.#round, first);
+    for (const [name, value] of state.buffer) this.#buffers[name] = this.#engine.upload(ownCopy(value));
+    for (const { name, type, shape } of this.#parts.flatMap(({ optimizer }) => optimizer.state)) {
+      const known = state.optimizer.get(name);
+      const zeros = (): Tensor => wrap(type, shape, allocate(type, elementCount(shape)));
+      this.#optimizer[name] = this.#engine.upload(known === undefined ? zeros() : ownCopy(known));
+    }
+  }
+
+  /** Computes the next round. The loss is that of the versions that it read. */
+  async next(): Promise<{ readonly loss: number; readonly correctCount: number }> {
+    const round = this.#round;
+    const { config } = this.#run;
+    const { gradients, loss, correctCount } = await this.#gradientsOf(round);
+    const batch = batchAt(config, round);
+    const gradientScale = await this.#scaleOf(round, gradients);
+    const settings = { learningRate: config.learningRate(round), gradientScale, step: round + 1 };
+    const [next, predicted]: [Values, Values] = [{}, {}];
+    for (const part of this.#parts) {
+      const results = await this.#update(part, gradients, settings);
+      const { updatedName, readName } = part.optimizer;
+      for (const { name } of part.trained) {
+        next[name] = defined(results[updatedName(name)], name);
+        if (readName(name) !== updatedName(name)) predicted[name] = defined(results[readName(name)], name);
+      }
+    }
+    this.#releaseAll(gradients);
+    this.#versions.set(round + 1, next);
+    this.#predicted.set(round + 1, predicted);
+    this.#round = round + 1;
+    this.#dropVersions();
+    return {
+      loss: (loss / config.batchSize) * batch.factor,
+      correctCount,
+    };
+  }
+
+  /** The state after the rounds so far: the newest version. */
+  async state(): Promise<RunState> {
+    const parameters = { ...this.#frozen, ...this.#newest() };
+    const { state } = this.#run.subject;
+    const ordered = Object.fromEntries(
+      [...state.parameter.keys()].map((name) => [name, defined(parameters[name], name)]),
+    );
+    return {
+      parameter: await this.#downloaded(ordered),
+      buffer: await this.#downloaded(this.#buffers),
+      optimizer: await this.#downloaded(this.#optimizer),
+    };
+  }
+
+  /** Lets go of all values and graphs. */
+  dispose(): void {
+    const versions = [...this.#versions.values(), ...this.#predicted.values()];
+    for (const values of [...versions, this.#frozen, this.#buffers, this.#optimizer]) this.#releaseAll(values);
+    for (const executable of [this.#accumulate, this.#squaredNorm, ...this.#parts.map(({ update }) => update)])
+      executable.release();
+    for (const step of this.#steps.values()) void step.then(({ executable }) => executable.release());
+    for (const mean of this.#means.values()) void mean.then((executable) => executable.release());
+  }
+
+  /** The sums over the micro-batches of a round: gradients of all trained parameters, losses, right predictions. */
+  async #gradientsOf(round: number): Promise<{ gradients: Values; loss: number; correctCount: number }> {
+    const { config, batch, microBatchSize } = this.#run;
+    const { inputs, labels } = batch(round);
+    const { sampleCount } = batchAt(config, round);
+    let gradients: Values | undefined;
+    let [loss, correctCount] = [0, 0];
+    for (let first = 0; first < sampleCount; first += microBatchSize) {
+      const end = Math.min(sampleCount, first + microBatchSize);
+      const cut = (value: Tensor): Tensor => ownCopy(sliceSamples(value, 0, first, end));
+      const found = await this.#microBatch(round, { first, inputs: inputs.map(cut), labels: cut(labels) });
+      gradients = gradients === undefined ? found.gradients : this.#sum(gradients, found.gradients);
+      loss += found.loss;
+      correctCount += found.correctCount;
+    }
+    return { gradients: gradients ?? {}, loss, correctCount };
+  }
+
+  async #microBatch(
+    round: number,
+    { first, inputs, labels }: { readonly first: number } & Batch,
+  ): Promise<{ gradients: Values; loss: number; correctCount: number }> {
+    const { executable, graphs, dropouts } = await this.#step(labels.shape[0] as number);
+    const { sequence, training } = this.#run.subject;
+    const own: Values = {
+      [stepNames.labels]: this.#engine.upload(labels),
+      [stepNames.scale]: this.#engine.upload(scalar('float32', 1 / training.batchSize)),
+    };
+    for (const [index, value] of inputs.entries())
+      own[defined(sequence.inputs[index], 'an input').name] = this.#engine.upload(value);
+    for (const [name, mask] of masksOf(dropouts, {
+      seed: training.seed,
+      round,
+      first,
+      sampleCount: labels.shape[0] as number,
+    }))
+      own[name] = this.#engine.upload(mask);
+    const results = pick(executable, [own, this.#read(round), this.#frozen, this.#buffers]);
+    this.#releaseAll(own);
+    for (const { buffer, output } of graphs.bufferUpdates) {
+      this.#engine.release(defined(this.#buffers[buffer], buffer));
+      this.#buffers[buffer] = defined(results[output], output);
+    }
+    const number = async (name: string): Promise<number> => {
+      const value = results[name];
+      return value === undefined ? 0 : Number((await this.#engine.take(value)).data[0]);
+    };
+    const [loss, correctCount] = [await number(stepNames.loss), await number(stepNames.correct)];
+    return { gradients: this.#gradientsIn(results), loss, correctCount };
+  }
+
+  /** The gradients of all trained parameters, by their own names; zeros where the loss does not depend on one. */
+  #gradientsIn(results: Readonly<Values>): Values {
+    const zeros = ({ shape, type = 'float32' }: Parameter): Value =>
+      this.#engine.upload(wrap(type, shape, allocate(type, elementCount(shape))));
+    return Object.fromEntries(
+      this.#trained.map((parameter) => [parameter.name, results[gradientName(parameter.name)] ?? zeros(parameter)]),
+    );
+  }
+
+  /** The trained parameters as round `round` reads them. */
+  #read(round: number): Values {
+    const { firstRound } = this.#run.config;
+    return Object.fromEntries(
+      this.#parts.flatMap(({ trained, staleness }) => {
+        const version = Math.max(firstRound, round - staleness);
+        const values = { ...this.#versions.get(version), ...this.#predicted.get(version) };
+        return trained.map(({ name }) => [name, defined(values[name], `${name} of version ${version}`)] as const);
+      }),
+    );
+  }
+
+  /** a + b; both are released. */
+  #sum(a: Values, b: Values): Values {
+    const feeds = { ...renamed(a, sumName), ...renamed(b, gradientName) };
+    const sum = this.#accumulate.run(feeds);
+    this.#releaseAll(feeds);
+    return sum;
+  }
+
+  async #scaleOf(round: number, gradients: Readonly<Values>): Promise<number> {
+    const { config, subject } = this.#run;
+    const batch = batchAt(config, round);
+    if (subject.training.clipNorm === null) return batch.factor;
+    const { squaredNorm } = this.#squaredNorm.run(renamed(gradients, gradientName));
+    const { data } = await this.#engine.take(defined(squaredNorm, 'the norm'));
+    return scaleOf(batch, Number(data[0]), config.gradientScale);
+  }
+
+  /** What a part's update gives. Its optimizer state is replaced; parameters are the caller's. */
+  async #update(
+    { trained, optimizer, update, versionCount }: Part,
+    gradients: Readonly<Values>,
+    settings: Parameters<OptimizerGraph['scalars']>[0],
+  ): Promise<Values> {
+    if (trained.length === 0) return {};
+    const scalars = Object.fromEntries(
+      Object.entries(optimizer.scalars(settings)).map(([name, value]) => [
+        name,
+        this.#engine.upload(scalar('float32', value)),
+      ]),
+    );
+    const { firstRound: firstVersion } = this.#run.config;
+    const every = this.#run.aggregateEvery ?? 0;
+    const versions = aggregatedVersions(this.#round, { every, versionCount, firstVersion });
+    const mean = versions.length > 1 ? await this.#mean(trained, versions) : undefined;
+    const results = pick(update, [scalars, mean ?? this.#newest(), renamed(gradients, gradientName), this.#optimizer]);
+    this.#releaseAll({ ...scalars, ...mean });
+    for (const { name } of optimizer.state) {
+      this.#engine.release(defined(this.#optimizer[name], name));
+      this.#optimizer[name] = defined(results[optimizer.updatedName(name)], name);
+    }
+    return results;
+  }
+
+  async #mean(trained: readonly Parameter[], versions: readonly number[]): Promise<Values> {
+    const key = `${trained[0]?.name} ${versions.length}`;
+    const compiled = this.#means.get(key) ?? this.#engine.compile(meanGraph(trained, versions.length));
+    this.#means.set(key, compiled);
+    const feeds: Values = {};
+    for (const [index, version] of versions.entries()) {
+      const values = defined(this.#versions.get(version), `version ${version}`);
+      for (const { name } of trained) feeds[versionName(name, index)] = defined(values[name], name);
+    }
+    return (await compiled).run(feeds);
+  }
+
+  #newest(): Values {
+    return defined(this.#versions.get(this.#round), 'the newest version');
+  }
+
+  /** Lets go of versions that neither a round to come nor an aggregation reads. */
+  #dropVersions(): void {
+    const { firstRound, stages, aggregateEvery: every = 0 } = { ...this.#run, ...this.#run.config };
+    const spans = this.#parts.map(({ versionCount }) => aggregatedSpan({ every, versionCount }));
+    const oldest = this.#round - Math.max(...stages.map(({ staleness }) => staleness), ...spans);
+    for (const [version, values] of this.#versions) {
+      if (version >= Math.max(firstRound, oldest)) continue;
+      for (const kept of [values, this.#predicted.get(version) ?? {}]) this.#releaseAll(kept);
+      this.#versions.delete(version);
+      this.#predicted.delete(version);
+    }
+  }
+
+  #step(sampleCount: number): Promise<Step> {
+    const known = this.#steps.get(sampleCount) ?? stepOf(this.#engine, this.#run.subject, sampleCount);
+    this.#steps.set(sampleCount, known);
+    return known;
+  }
+
+  async #downloaded(values: Readonly<Values>): Promise<Map<string, Tensor>> {
+    const entries = Object.entries(values).map(
+      async ([name, value]) => [name, await this.#engine.download(value)] as const,
+    );
+    return new Map(await Promise.all(entries));
+  }
+
+  #releaseAll(values: Readonly<Values>): void {
+    for (const value of Object.values(values)) this.#engine.release(value);
+  }
+}
+
+async function partOf(engine: Engine, run: DelayedRun, index: number): Promise<Part> {
+  const { subject, stages, correction = 'none' } = run;
+  const { layers, staleness } = defined(stages[index], 'a stage');
+  const { sequence, training } = subject;
+  const frozen = new Set(training.frozen);
+  const names = sequence.layers.slice(...layers).flatMap(({ parameters }) => parameters);
+  const trained = names
+    .filter((name) => !frozen.has(name))
+    .map((name): Parameter => {
+      const { type, shape } = defined(subject.state.parameter.get(name), name);
+      return { name, type, shape };
+    });
+  const corrected = correctionOf(correction, staleness);
+  const optimizer = optimizerGraph(training.optimizer.kind, trained, { ...training.optimizer, correction: corrected });
+  const update = await engine.compile(optimizer.graph);
+  return { trained, staleness, versionCount: stages.length - index, optimizer, update };
+}
+
+function renamed(values: Readonly<Values>, rename: (name: string) => string): Values {
+  return Object.fromEntries(Object.entries(values).map(([name, value]) => [rename(name), value]));
+}
+
+/** Runs a graph with the values that it reads, each from the first source that has it. */
+function pick(executable: Executable, sources: readonly Readonly<Values>[]): Values {
+  const feeds = executable.inputs.map((name) => {
+    const value = sources.find((source) => source[name] !== undefined)?.[name];
+    return [name, defined(value, name)] as const;
+  });
+  return executable.run(Object.fromEntries(feeds));
+}

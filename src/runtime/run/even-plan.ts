@@ -1,0 +1,49 @@
+// A straight pipeline over all devices, with about as many floating-point operations on each: what a run that only
+// infers does where nothing was measured. PipeEdge's "even partition".
+
+import type { Plan } from '../../cluster/cluster.ts';
+import type { LayerSequence } from '../../graph/layers.ts';
+import { inferenceSchedule } from '../../schedule/schedules.ts';
+
+/** The name of the planner. */
+export const evenPlanner = 'even';
+
+/** Samples of a round, and of its micro-batches. */
+export interface RoundSize {
+  readonly batchSize: number;
+  readonly microBatchSize: number;
+}
+
+/** Devices beyond the number of layers stay without work. Nothing is predicted. */
+export function evenPlan(
+  { layers }: Pick<LayerSequence, 'layers'>,
+  devices: readonly string[],
+  { batchSize, microBatchSize }: RoundSize,
+): Plan {
+  const count = Math.min(devices.length, layers.length);
+  const total = layers.reduce((sum, { flops }) => sum + flops, 0);
+  const cuts = [0];
+  let passed = 0;
+  for (const [layer, { flops }] of layers.entries()) {
+    const left = count - cuts.length;
+    const isDue = total > 0 && passed + flops / 2 >= (cuts.length * total) / count;
+    // Each stage gets a layer at least.
+    const isLast = layers.length - layer <= left;
+    if (layer > 0 && layer > (cuts.at(-1) ?? 0) && left > 0 && (isDue || isLast)) cuts.push(layer);
+    passed += flops;
+  }
+  return {
+    planner: evenPlanner,
+    schedule: inferenceSchedule,
+    batchSize,
+    microBatchSize,
+    microBatchCount: Math.ceil(batchSize / microBatchSize),
+    stages: cuts.map((first, stage) => ({
+      layers: [first, cuts[stage + 1] ?? layers.length],
+      devices: [devices[stage] as string],
+      samples: [microBatchSize],
+      inFlight: Math.ceil(batchSize / microBatchSize),
+    })),
+    predicted: { roundMs: 0, samplesPerS: 0, peakMemoryMiB: {} },
+  };
+}

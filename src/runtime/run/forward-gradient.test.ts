@@ -1,0 +1,122 @@
+// Training by forward gradients equals an independent program in PyTorch (test/fixtures/forward-gradient): on one
+// device, in pipelines, in groups with unequal shares.
+
+import assert from 'node:assert/strict';
+import { readFileSync } from 'node:fs';
+import { test } from 'node:test';
+import { createOnnxRuntimeNodeEngine } from '../../engine/node/onnxruntime-node.ts';
+import type { Tensor } from '../../graph/tensor.ts';
+import type { NoiseKind } from '../../noise.ts';
+import { loadDataset } from '../../storage/node/datasets.ts';
+import { type HandPlan, handPlan } from '../../testing/hand-plans.ts';
+import { type MemoryRun, runAlone, runCluster } from '../../testing/memory-cluster.ts';
+import { sgd } from '../../testing/training-subjects.ts';
+import { gather } from '../../training/data/dataset.ts';
+import type { Batch } from '../coordinator/options.ts';
+import { loadModel } from '../host/models.ts';
+import { trainedLayers } from './fine-tuning.ts';
+import { bindToModel, labelCut, sizedByData } from './subject.ts';
+import { tangentScales } from './tangent-scales.ts';
+
+interface Case {
+  readonly name: string;
+  readonly tangent: NoiseKind;
+  readonly tangents: number;
+  readonly optimizer: 'sgd' | 'adam';
+  readonly momentum: number;
+  readonly lr: number;
+  readonly scales?: Readonly<Record<string, readonly [alpha: number, epochs: number]>>;
+  readonly staleness?: readonly number[];
+  readonly losses: readonly number[];
+}
+
+const folder = 'test/fixtures/forward-gradient';
+const { cases, seed, batch } = JSON.parse(readFileSync(`${folder}/expected.json`, 'utf8')) as {
+  readonly cases: readonly Case[];
+  readonly seed: number;
+  readonly batch: number;
+};
+const { train } = await loadDataset(`npy:${folder}/X.npy,${folder}/Y.npy`);
+const model = await loadModel(`${folder}/net.onnx`, 0);
+
+function runOf({ tangent, tangents, optimizer, momentum, lr, scales = {}, losses }: Case): MemoryRun {
+  const tangentScale = Object.entries(scales).map(([pattern, [alpha, epochs]]) => `${pattern}=${alpha}:${epochs}`);
+  const tuning = { loss: 'cross-entropy', freeze: [], freezeAllBut: [], tangentScale } as const;
+  const { sequence, frozen } = trainedLayers(sizedByData(model.graph, train), tuning, model.choices);
+  const dataset = bindToModel(train, sequence, tuning);
+  const roundsPerEpoch = train.sampleCount / batch;
+  const { graph } = sequence;
+  return {
+    subject: {
+      modelName: 'net',
+      sequence,
+      training: {
+        ...{ batchSize: batch, loss: 'cross-entropy', clipNorm: null, seed, frozen },
+        optimizer: { ...sgd, kind: optimizer, momentum },
+        forwardGradient: {
+          tangentCount: tangents,
+          kind: tangent,
+          scales: tangentScales(graph.parameters, tangentScale).scales,
+          roundsPerEpoch,
+        },
+      },
+      label: labelCut(dataset),
+      state: {
+        parameter: new Map(graph.parameters.map((name) => [name, graph.initializers.get(name) as Tensor])),
+        buffer: new Map(),
+        optimizer: new Map(),
+      },
+    },
+    batch: (round): Batch => {
+      const first = (round % roundsPerEpoch) * batch;
+      return gather(
+        dataset,
+        Uint32Array.from({ length: batch }, (_, index) => first + index),
+      );
+    },
+    machine: { endRound: losses.length, learningRate: () => lr },
+    createEngine: () => createOnnxRuntimeNodeEngine(),
+  };
+}
+
+function checkLosses(found: readonly number[], { losses, name }: Case): void {
+  assert.equal(found.length, losses.length);
+  for (const [round, expected] of losses.entries()) {
+    const difference = Math.abs((found[round] as number) - expected) / expected;
+    assert.ok(difference < 1e-4, `${name}: the loss of round ${round} is ${found[round]}, PyTorch's ${expected}`);
+  }
+}
+
+for (const found of cases.filter(({ staleness }) => staleness === undefined)) {
+  test(`${found.name} on one device`, async () => {
+    const run = runOf(found);
+    checkLosses((await runAlone({ ...run, microBatchSize: batch / 2 })).losses, found);
+  });
+}
+
+/** Three stages: the first convolution, the second, the rest. One device each, groups, more micro-batches. */
+const layouts: readonly (Pick<HandPlan, 'cuts' | 'shares' | 'microBatchCount'> & { readonly title: string })[] = [
+  { title: 'three stages', cuts: [1, 2], shares: [[8], [8], [8]], microBatchCount: 1 },
+  { title: 'three stages, two micro-batches', cuts: [1, 2], shares: [[4], [4], [4]], microBatchCount: 2 },
+  { title: 'a group of two with unequal shares', cuts: [], shares: [[5, 3]], microBatchCount: 1 },
+  { title: 'a group of three, one without samples', cuts: [], shares: [[3, 0, 1]], microBatchCount: 2 },
+  {
+    title: 'groups of two and three with unequal shares',
+    cuts: [1, 2],
+    shares: [[8], [5, 3], [2, 5, 1]],
+    microBatchCount: 1,
+  },
+];
+
+for (const { title, ...layout } of layouts) {
+  for (const found of cases.filter(({ name }) => name === 'four' || name === 'adam' || name === 'scales')) {
+    test(`${found.name}: ${title}, each round after the last`, async () => {
+      const run = runOf(found);
+      const layerCount = run.subject.sequence.layers.length;
+      const plan = handPlan({ schedule: 'forward-gradient', ...layout }, layerCount);
+      const staleness = plan.stages.map(() => 0);
+      const tangentCount = found.tangents;
+      checkLosses((await runCluster({ ...run, plan: { ...plan, staleness, tangentCount } })).losses, found);
+    });
+  }
+}
