@@ -4,10 +4,7 @@
 import type { Cluster, Plan } from '../cluster/cluster.ts';
 import { drawPlan } from '../cluster/draw.ts';
 import { processMiBOf } from '../cluster/memory.ts';
-import { elementCount } from '../graph/tensor.ts';
 import type { Observer, RunEvent } from '../runtime/protocol/events.ts';
-import type { PreparedRun } from '../runtime/run/prepare.ts';
-import { roundsPerEpoch } from '../training/data/order.ts';
 import { lineOf } from './event-lines.ts';
 import { Progress } from './progress.ts';
 import { bandwidth, bar, command, counted, duration, grouped, labelWidth, memory, type Terminal } from './terminal.ts';
@@ -30,32 +27,6 @@ export function jsonReporter(write: (line: string) => void): Observer {
 export function humanReporter(terminal: Terminal, now: () => number): Observer {
   const report = new HumanReport(terminal, now);
   return (event) => report.show(event);
-}
-
-/** Says what will be trained on which data, before training begins. */
-export function describeRun(
-  { settings, model, subject, dataset, test, machine, order }: PreparedRun,
-  terminal: Terminal,
-): void {
-  const { parameters, initializers } = subject.sequence.graph;
-  const weightCount = parameters.reduce((sum, name) => sum + elementCount(initializers.get(name)?.shape ?? []), 0);
-  const frozenCount = subject.training.frozen.length;
-  const frozen = frozenCount > 0 ? ` (${frozenCount} of ${parameters.length} tensors frozen)` : '';
-  terminal.section(
-    'Model',
-    `${model.name}: ${counted(subject.sequence.layers.length, 'layer')}, ${grouped(weightCount)} weights${frozen}`,
-  );
-  const tested = test === undefined ? '' : `, ${grouped(test.sampleCount)} others to test`;
-  terminal.section('Data', `${dataset.name}: ${grouped(dataset.sampleCount)} samples to train${tested}`);
-  const from = machine.firstRound > 0 ? `, from round ${machine.firstRound}` : '';
-  const { restSize = 0 } = order;
-  const last =
-    restSize > 0 && roundsPerEpoch(order) <= machine.endRound ? ` (${restSize} in the last of an epoch)` : '';
-  const rounds = `${counted(machine.endRound, 'round')} of ${counted(settings.batch, 'sample')}${last}${from}`;
-  const lrSchedule = settings.lrSchedule === 'constant' ? '' : `, ${settings.lrSchedule}`;
-  terminal.section('Settings', `${rounds}; ${settings.optimizer}, learning rate ${settings.lr}${lrSchedule}`);
-  if (settings.workers > 0)
-    terminal.live([`${'Devices'.padEnd(labelWidth)}starting ${counted(settings.workers, 'worker process')} …`]);
 }
 
 /** An event of one kind. */

@@ -103,7 +103,8 @@ export function programOf(
   { feed = true }: ProgramOptions = {},
 ): Program {
   const { schedule, microBatchSize, microBatchCount } = plan;
-  const staleness = scheduleOf(schedule).isStream ? stalenessOf(plan) : undefined;
+  // A plan's own has been looked at, of the plan as it is for whole rounds.
+  const staleness = scheduleOf(schedule).isStream ? (plan.staleness ?? stalenessOf(plan)) : undefined;
   const owners = plan.stages.map(membersOf);
   const lastSize = lastMicroBatchSize(plan);
   const isWhole = lastSize === microBatchSize;
@@ -155,7 +156,8 @@ function instructionsOf(
   const isReduced = group.length > 1 && !isForwardOnly(plan, stage) && gradients === 'backward';
   const isCut = isReduced && overlapsAllReduce;
   const into: Instruction[] = [];
-  const lateUpdate = isReduced && isStream ? lateUpdateOf(order, stalenessOf(plan)[stage] ?? 0) : undefined;
+  const lateUpdate =
+    isReduced && isStream ? lateUpdateOf(order, (plan.staleness ?? stalenessOf(plan))[stage] ?? 0) : undefined;
   for (const [index, pass] of (isCut ? order.slice(0, -1) : order).entries()) {
     const borders = bordersAt(pass);
     if (index > 0 && index === lateUpdate) into.push({ kind: 'update', round: -1 });

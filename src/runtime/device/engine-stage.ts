@@ -2,9 +2,10 @@
 // are in engine-passes.ts. Everything heavy lives in the engine; calls queue work there and return.
 
 import { assert, defined } from '../../assert.ts';
-import type { Engine } from '../../engine/engine.ts';
+import type { Engine, Value } from '../../engine/engine.ts';
 import { type CutTensor, cutBefore, cutBytes } from '../../graph/layers.ts';
 import { elementCount, type Tensor } from '../../graph/tensor.ts';
+import { aggregatedSpan, aggregatedVersions, versionName } from '../../training/aggregation.ts';
 import type { StateRole } from '../protocol/messages.ts';
 import { Residuals } from './codec.ts';
 import type { CompiledStage } from './compiled-stages.ts';
@@ -61,6 +62,8 @@ export class EngineStage implements StagePort {
   readonly #rests = new Map<string, Promise<RoundStage>>();
   readonly #restsCompiled: CompiledStage[] = [];
   #isDisposed = false;
+  /** In a stream: the version that it began with. */
+  #firstVersion = 0;
   #takenMs: number;
 
   /** Use `createStage`. */
@@ -172,7 +175,10 @@ export class EngineStage implements StagePort {
     this.#state.beginStream();
     // Without updates there is one version, and a pass with tangents reads what is live.
     const staleness = this.#tangents === undefined ? defined(this.#options.staleness, 'the staleness') : 0;
-    if (this.#compiled.graphs.update !== undefined) this.#weights.beginStream(first, staleness);
+    if (this.#compiled.graphs.update === undefined) return;
+    const { every = 0, versionCount = 1 } = this.#options.aggregation ?? {};
+    this.#firstVersion = first;
+    this.#weights.beginStream(first, staleness, aggregatedSpan({ every, versionCount }));
   }
 
   returnTo(round: number): void {
@@ -284,16 +290,35 @@ export class EngineStage implements StagePort {
     if (this.#options.staleness !== undefined) this.#state.keep(round + 1);
   }
 
+  /** What the update is applied to in place of the weights, where it is the mean of versions (aggregation.ts). */
+  #mean(round: number): Record<string, Value> {
+    const { aggregation } = this.#options;
+    if (aggregation === undefined) return {};
+    const versions = aggregatedVersions(round, { ...aggregation, firstVersion: this.#firstVersion });
+    if (versions.length < 2) return {};
+    const feeds = versions.map((version, index) => {
+      const weights = this.#weights.at(version);
+      return this.#compiled.trained.map(
+        ({ name }) => [versionName(name, index), defined(weights[name], name)] as const,
+      );
+    });
+    const mean = defined(this.#compiled.graphs[`mean${versions.length}`], 'the mean');
+    return runGraph(mean, [Object.fromEntries(feeds.flat())]);
+  }
+
   #updateState(options: UpdateOptions, round: number): void {
     const { pass } = this.#compiled;
     const { update } = this.#compiled.graphs;
     if (update === undefined && pass?.isUpdating !== true) return;
+    if (update === undefined) {
+      this.#weights.replace();
+      return this.#update.replaceEarly(options);
+    }
+    const own = { ...this.#mean(round), ...this.#sums.of(round).remove(), ...this.#update.scalars(options) };
     this.#weights.advance();
-    if (update === undefined) return this.#update.replaceEarly(options);
-    const own = { ...this.#sums.of(round).remove(), ...this.#update.scalars(options) };
     const results = runGraph(update, [own, this.#update.optimizerState(), this.#state.values()]);
     for (const value of Object.values(own)) this.#state.release(value);
-    this.#update.replace(results);
+    this.#weights.predict(this.#update.replace(results));
     this.#weights.live().filters(); // while the other devices end their round
   }
 }

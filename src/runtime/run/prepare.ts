@@ -159,6 +159,8 @@ function trainingSpec(
     frozen,
     ...(settings.recompute === 'none' || settings.strict ? {} : { recompute: settings.recompute }),
     ...(settings.strict ? { grain: grainOf(settings, sequence) } : {}),
+    ...(settings.aggregate > 0 ? { aggregate: settings.aggregate } : {}),
+    ...(settings.stalenessCorrection === 'none' ? {} : { stalenessCorrection: settings.stalenessCorrection }),
   };
 }
 

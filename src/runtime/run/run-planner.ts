@@ -4,6 +4,7 @@
 import type { Clock } from '../../clock.ts';
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
 import { InputError } from '../../errors.ts';
+import { planTangentSteps } from '../../planner/forward-gradient.ts';
 import { checkGrains, planInSamples, profileInGrains } from '../../planner/grains.ts';
 import { remaining } from '../../planner/replan/survivors.ts';
 import { runInSlices, type Steps } from '../../planner/steps.ts';
@@ -72,8 +73,10 @@ export class RunPlanner {
     const { clock, planStore } = this.#environment;
     const { settings, subject } = this.#prepared;
     const startMs = clock.now();
-    // In a strict run a plan is searched in grains, and predicted in samples.
-    const store = subject.training.grain === undefined ? planStore : undefined;
+    // Plans of other modes are predicted otherwise: in grains, or in ticks of a stream.
+    const { grain, forwardGradient } = subject.training;
+    const isUsual = grain === undefined && forwardGradient === undefined && (settings.mode ?? 'sync') === 'sync';
+    const store = isUsual ? planStore : undefined;
     const question = { profile, cluster, settings: this.#questionSettings() };
     const kept = store && (await keptPlan(store, question));
     if (kept !== undefined) return this.used(kept, clock.now() - startMs);
@@ -169,8 +172,19 @@ export class RunPlanner {
   *#planSteps(profile: Profile, cluster: Cluster, limitMs: number, microBatchSize?: number): Steps<Plan> {
     const { clock } = this.#environment;
     const endMs = clock.now() + limitMs;
-    const { grain = 1 } = this.#prepared.subject.training;
+    const { training } = this.#prepared.subject;
+    const { grain = 1, forwardGradient } = training;
     const { useAll, ...settings } = this.#questionSettings(microBatchSize);
+    if (forwardGradient !== undefined) {
+      const { batchSize, planner, microBatchSize: size } = settings;
+      return yield* planTangentSteps({
+        ...{ profile, cluster, batchSize, planner },
+        ...{ tangentCount: forwardGradient.tangentCount, optimizerState: optimizerStateCount(training) },
+        ...(this.#prepared.settings.staleness === 0 ? { staleness: 0 as const } : {}),
+        ...(size === undefined ? {} : { microBatchSize: size }),
+        isTimeUp: () => clock.now() > endMs,
+      });
+    }
     const asked = { ...settings, profile: grain === 1 ? profile : profileInGrains(profile, grain), cluster };
     const found = yield* choosePlanSteps({ isTimeUp: () => clock.now() > endMs, ...asked }, useAll);
     return grain === 1 ? found : planInSamples(found, grain);

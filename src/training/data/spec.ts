@@ -15,6 +15,7 @@ export type DataSpec =
   | { readonly kind: 'npy'; readonly inputs: string; readonly labels: string }
   | { readonly kind: 'npz'; readonly file: string }
   | { readonly kind: 'csv'; readonly file: string; readonly labelColumn?: string }
+  | { readonly kind: 'table'; readonly file: string }
   | { readonly kind: 'tokens'; readonly file: string; readonly blockLength: number }
   | ({ readonly kind: 'synthetic' } & SyntheticShape)
   | ({ readonly kind: 'synthetic-tokens' } & SyntheticTokens)
@@ -38,6 +39,7 @@ export const dataSpecForms: readonly string[] = [
   'npy:INPUTS,LABELS',
   'npz:FILE',
   'csv:FILE[,LABELCOLUMN]',
+  'table:FILE',
   'tokens:FILE[,BLOCKLENGTH]',
   'synthetic:SHAPE[:CLASSES[:SAMPLES]]',
   'synthetic-tokens:LENGTH:VOCABULARY[:CLASSES[:SAMPLES]]',
@@ -66,6 +68,7 @@ export function parseDataSpec(text: string): DataSpec {
       return { kind, inputs, labels };
     }
     case 'npz':
+    case 'table':
       if (rest === '') throw wrongSpec(text, 'the file is missing');
       return { kind, file: rest };
     case 'csv': {

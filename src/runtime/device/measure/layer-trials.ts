@@ -1,7 +1,9 @@
 // Measures layers alone: each compiled by itself, with made-up numbers. Layers of one kind are measured once.
 
 import { defined } from '../../../assert.ts';
-import { type DifferentiateOptions, differentiate, type StageGraphs } from '../../../autodiff/differentiate.ts';
+import { type DifferentiateOptions, differentiate } from '../../../autodiff/differentiate.ts';
+import { tangentGraph } from '../../../autodiff/forward-mode.ts';
+import { severalTangents } from '../../../autodiff/several-tangents.ts';
 import type { Clock } from '../../../clock.ts';
 import type { Engine, Executable, Value } from '../../../engine/engine.ts';
 import { loweringOf } from '../../../engine/lowering.ts';
@@ -71,33 +73,40 @@ export async function timeLayersAt(
   engine: Engine,
   sequence: LayerSequence,
   batchSize: number,
-  { training: { frozen }, clock, kinds, runs = usualRuns, isBrief = false, splitKinds, onStep }: LayerTrialOptions,
+  {
+    training: { frozen, forwardGradient },
+    clock,
+    kinds,
+    runs = usualRuns,
+    isBrief = false,
+    splitKinds,
+    onStep,
+  }: LayerTrialOptions,
 ): Promise<readonly LayerTrial[]> {
   const representatives = new Map(kinds.map((kind, index) => [kind, index] as const).reverse());
   const extract = stageExtractor(sequence, batchSize);
+  const tangentCount = forwardGradient?.tangentCount ?? 0;
   const differentiated = (index: number): Differentiated => {
     const stage = extract(index, index + 1);
     const options = passOptions(engine, stage, frozen);
-    return {
-      graphs: differentiate(stage, options),
-      least: isBrief ? undefined : leastKept(stage, options),
-    };
+    if (tangentCount > 0) return tangents(stage, options, tangentCount);
+    return { ...passesOf(stage, options), least: isBrief ? undefined : leastKept(stage, options) };
   };
   const indices = [...representatives.values()];
   const byKind = new Map<string, LayerTrial>();
   const [measured, unknown] = [new Set<string>(), new Set<string>()];
   let next = indices[0] === undefined ? undefined : differentiated(indices[0]);
   for (const [position, kind] of [...representatives.keys()].entries()) {
-    const { graphs, least } = defined(next, kind);
-    const isSplit = !isBrief && splitKinds?.has(kind) !== false;
-    const compiled = compilePasses(engine, graphs, isSplit);
+    const layer = defined(next, kind);
+    const isSplit = layer.hasBoth && !isBrief && splitKinds?.has(kind) !== false;
+    const compiled = compilePasses(engine, layer, isSplit);
     // The next layer is differentiated while the engine's thread, which has its messages after this, compiles this one.
     await Promise.resolve();
     const following = indices[position + 1];
     next = following === undefined ? undefined : differentiated(following);
-    const trial = await measure(engine, graphs, await compiled, { clock, runs });
-    byKind.set(kind, { ...trial, ...(isBrief ? {} : { least }) });
-    if (hasBoth(graphs)) (isSplit ? measured : unknown).add(kind);
+    const trial = await measure(engine, layer, await compiled, { clock, runs });
+    byKind.set(kind, { ...trial, ...(isBrief || tangentCount > 0 ? {} : { least: layer.least }) });
+    if (layer.hasBoth) (isSplit ? measured : unknown).add(kind);
     onStep();
   }
   const parts = usualParts([...measured].map((kind) => defined(byKind.get(kind), kind)));
@@ -113,11 +122,35 @@ function usualParts(trials: readonly LayerTrial[]): Partial<Pick<LayerTrial, 'in
   return { inputPart: part('inputPart'), weightPart: part('weightPart') };
 }
 
+/** The passes of a layer: those of a split backward last. Undefined, or without outputs: it computes nothing. */
+const passNames = ['forward', 'backward', 'backwardInput', 'backwardWeight'] as const;
+
 /** A layer's passes as graphs. */
 interface Differentiated {
-  readonly graphs: StageGraphs;
+  readonly graphs: Readonly<Partial<Record<(typeof passNames)[number], Graph>>>;
+  /** Whether its backward pass can be split: it gives gradients of inputs and of weights. */
+  readonly hasBoth: boolean;
+  readonly hasInputGradients: boolean;
+  readonly savedBytes: number;
   /** What must be kept at least; undefined where nobody asks. */
-  readonly least: LeastKept | undefined;
+  readonly least?: LeastKept | undefined;
+}
+
+function passesOf(stage: StageGraph, options: DifferentiateOptions): Differentiated {
+  const graphs = differentiate(stage, options);
+  const { inputGradients, parameterGradients, saved, savedInputs } = graphs;
+  return {
+    graphs,
+    hasBoth: inputGradients.length > 0 && parameterGradients.length > 0,
+    hasInputGradients: inputGradients.length > 0,
+    savedBytes: sum([...saved, ...savedInputs].map(({ bytes }) => bytes)),
+  };
+}
+
+/** In forward mode there is one pass, with several tangents. */
+function tangents(stage: StageGraph, options: DifferentiateOptions, tangentCount: number): Differentiated {
+  const { graph } = severalTangents(tangentGraph(stage, options), tangentCount);
+  return { graphs: { forward: graph }, hasBoth: false, hasInputGradients: false, savedBytes: 0 };
 }
 
 /** A layer at another batch size, where it is not measured: calibration needs its part among the layers around it. */
@@ -156,36 +189,31 @@ function passOptions(
   };
 }
 
-/** The passes of a layer that are timed, and how they are compiled: those of a split backward only where it has both. */
-type Passes = Readonly<Record<'forward' | 'backward' | 'backwardInput' | 'backwardWeight', Pass | undefined>>;
+/** A pass that is timed. Undefined: it computes nothing, or is not measured. */
+type Passes = Readonly<Partial<Record<(typeof passNames)[number], Pass | undefined>>>;
 
-/** Undefined: it computes nothing. */
 interface Pass {
   readonly graph: Graph;
   readonly executable: Executable;
 }
 
-/** Compiles the passes of one layer, one after the other. */
-async function compilePasses(engine: Engine, graphs: StageGraphs, mayBeSplit: boolean): Promise<Passes> {
-  const isSplit = mayBeSplit && hasBoth(graphs);
-  const compiled = async (graph: Graph): Promise<Pass | undefined> =>
-    graph.outputs.length === 0 ? undefined : { graph, executable: await engine.compile(graph) };
-  const [forward, backward, backwardInput, backwardWeight] = await Promise.all([
-    compiled(graphs.forward),
-    compiled(graphs.backward),
-    isSplit ? compiled(graphs.backwardInput) : undefined,
-    isSplit ? compiled(graphs.backwardWeight) : undefined,
-  ]);
-  return { forward, backward, backwardInput, backwardWeight };
-}
-
-/** Whether its backward pass can be split: it gives gradients of inputs and of weights. */
-function hasBoth({ inputGradients, parameterGradients }: StageGraphs): boolean {
-  return inputGradients.length > 0 && parameterGradients.length > 0;
+/** Compiles the passes of one layer, one after the other; those of a split backward only on demand. */
+async function compilePasses(engine: Engine, { graphs }: Differentiated, isSplit: boolean): Promise<Passes> {
+  const wanted = isSplit ? passNames : passNames.slice(0, 2);
+  const compiled = async (graph: Graph | undefined): Promise<Pass | undefined> =>
+    graph === undefined || graph.outputs.length === 0 ? undefined : { graph, executable: await engine.compile(graph) };
+  return Object.fromEntries(
+    await Promise.all(wanted.map(async (name) => [name, await compiled(graphs[name])] as const)),
+  );
 }
 
 /** Runs and times the passes of one layer with made-up numbers, and frees them. */
-async function measure(engine: Engine, graphs: StageGraphs, passes: Passes, timing: Timing): Promise<LayerTrial> {
+async function measure(
+  engine: Engine,
+  { hasInputGradients, savedBytes }: Differentiated,
+  passes: Passes,
+  timing: Timing,
+): Promise<LayerTrial> {
   const random = createRandom(1);
   const values = new Map<string, Value>();
   const valueFor = ({ name, type, shape }: ValueInfo): Value => {
@@ -209,12 +237,11 @@ async function measure(engine: Engine, graphs: StageGraphs, passes: Passes, timi
   const forwardMs = await timed(passes.forward);
   const backwardMs = await timed(passes.backward);
   const isSplit = passes.backwardInput !== undefined;
-  const inputMs = isSplit ? await timed(passes.backwardInput) : graphs.inputGradients.length > 0 ? backwardMs : 0;
+  const inputMs = isSplit ? await timed(passes.backwardInput) : hasInputGradients ? backwardMs : 0;
   const weightMs = isSplit ? await timed(passes.backwardWeight) : backwardMs - inputMs;
   const partOf = (ms: number): number => (backwardMs > 0 ? ms / backwardMs : 0);
   for (const value of values.values()) engine.release(value);
   await engine.settled();
-  const savedBytes = sum([...graphs.saved, ...graphs.savedInputs].map(({ bytes }) => bytes));
   return { forwardMs, backwardMs, inputPart: partOf(inputMs), weightPart: partOf(weightMs), savedBytes };
 }
 
