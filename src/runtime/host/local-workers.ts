@@ -1,7 +1,7 @@
-// Worker processes on this machine, started and ended with the run, or a little before it: a process takes half a second
-// to begin, while which the run's model and data can be read. Whom to join, and the code, reach them through their
-// standard input, never through the list of processes. Each ends by itself when its link to the coordinator ends, or
-// when it is not told whom to join before the command ends, or else is killed.
+// Worker processes on this machine, started and ended with the run, or a little before it: a process takes half a
+// second to begin, while which the run's model and data can be read. Whom to join, and the code, reach them through
+// their standard input, never through the list of processes. Each ends by itself when its link to the coordinator
+// ends, or when it is not told whom to join before the command ends, or else is killed.
 
 import { type ChildProcess, spawn } from 'node:child_process';
 import type { Readable } from 'node:stream';
@@ -10,7 +10,7 @@ import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
 import { computeEnvironment } from '../../engine/node/host-node.ts';
 import { RunError } from '../../errors.ts';
-import type { LocalWorkers, PlaceToJoin } from '../run/session.ts';
+import type { LocalWorkers, PlaceToJoin } from '../run/local-workers.ts';
 
 export interface LocalWorkerOptions {
   readonly count: number;

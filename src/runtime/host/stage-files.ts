@@ -1,6 +1,6 @@
 // Compiled stages, and first plans, in the user's cache folder, bounded in size. Each is a file that is named by a hash
-// of the stage and the compiler (of the question and the planner), and begins with a hash of its content. A damaged file
-// counts as absent.
+// of the stage and the compiler (of the question and the planner), and begins with a hash of its content. A damaged
+// file counts as absent.
 
 import { createHash } from 'node:crypto';
 import { readdir, readFile, rm, stat, utimes } from 'node:fs/promises';

@@ -41,7 +41,7 @@ function memoryStore(): StageStore {
 
 const found = plan({ profile, cluster: cluster(1000), batchSize: 32, planner: 'best', optimizerState: 0 });
 
-test('a plan is taken again while links, and what they cost, are nearly as before; its prediction is of today', async () => {
+test('a plan is taken again while links and their costs are nearly as before, and predicted anew', async () => {
   const store = memoryStore();
   assert.equal(await keptPlan(store, question()), undefined);
   await keepPlan(store, question(), found);

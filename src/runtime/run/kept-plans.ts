@@ -17,7 +17,7 @@ export interface PlanQuestion {
   readonly settings: unknown;
 }
 
-/** A figure of a link or its costs is as before within this factor: training changes no plan for less (link-watch.ts). */
+/** A link's figure is as before within this factor: training changes no plan for less (link-watch.ts). */
 const nearFactor = 2;
 /** A round is as before within this part of it. */
 const nearPart = 0.05;

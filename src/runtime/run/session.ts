@@ -26,6 +26,7 @@ import { type EngineFactory, type Evaluation, evaluateOn } from './evaluate.ts';
 import { explainNotFinite } from './first-not-finite.ts';
 import { trainHere } from './local.ts';
 import { localPlan } from './local-plan.ts';
+import type { LocalWorkers } from './local-workers.ts';
 import type { PreparedRun } from './prepare.ts';
 import { RunPlanner } from './run-planner.ts';
 
@@ -40,26 +41,6 @@ export interface SessionEnvironment {
   readonly planStore?: StageStore;
   /** The run's local workers, if they have been started already. Default: they are started when they can join. */
   readonly localWorkers?: LocalWorkers | undefined;
-}
-
-/** Where a worker process finds its run. */
-export interface PlaceToJoin {
-  readonly url: string;
-  readonly joinCode: string;
-  /** The coordinator listens on an address of the network: its peers may be elsewhere. */
-  readonly insecure: boolean;
-}
-
-/** Worker processes of this machine, which wait to be told whom to join. */
-export interface LocalWorkers {
-  /** To be called once. `isAwaited`: true while the run waits for its workers; one that ends later is a lost device. */
-  join(place: PlaceToJoin & { isAwaited(): boolean }): void;
-  /** Rejects when a worker ends while it is awaited; never resolves. */
-  readonly failed: Promise<never>;
-  /** Resolves when all processes have ended; processes that linger for 2 s after the links closed are killed. */
-  ended(): Promise<void>;
-  /** Kills them: nobody needs them any more. */
-  drop(): void;
 }
 
 /** Where to listen and whom to wait for. */
