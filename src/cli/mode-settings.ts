@@ -83,6 +83,7 @@ export const modeSettings: Readonly<Record<ModeSetting, Setting>> = {
 export function checkMode(settings: TrainSettings): void {
   const { mode, plan, staleness, verticalSync, aggregate, stalenessCorrection } = settings;
   if (mode === 'async') checkAsynchronous(settings);
+  if (mode === 'forward-gradient') checkForwardGradient(settings);
   const ofStream = [
     [staleness !== undefined, '--staleness'],
     [!verticalSync, '--no-vertical-sync'],
@@ -108,4 +109,21 @@ function checkAsynchronous({ workers, remote, schedule }: TrainSettings): void {
     );
   if (schedule !== autoSchedule)
     throw new InputError(`--mode async has a schedule of its own: leave out --schedule ${schedule}.`);
+}
+
+function checkForwardGradient(settings: TrainSettings): void {
+  const { staleness, strict, schedule, replicateBatchNorm, compress } = settings;
+  const refused = [
+    [strict, '--strict', 'gradients are estimates, not sums in an order of their own'],
+    [schedule !== autoSchedule, `--schedule ${schedule}`, 'the mode has a schedule of its own'],
+    [replicateBatchNorm, '--replicate-batch-norm', 'without an AllReduce nobody averages running statistics'],
+    [compress !== 'none', `--compress ${compress}`, 'rounding would hide the derivatives'],
+  ] as const;
+  for (const [isGiven, flag, why] of refused)
+    if (isGiven) throw new InputError(`--mode forward-gradient does not take ${flag}: ${why}; leave it out.`);
+  if (staleness !== undefined && staleness > 0)
+    throw new InputError(
+      `--mode forward-gradient takes --staleness 0 (rounds follow each other), not ${staleness}; leave it out, and ` +
+        'each stage lags by as many rounds as there are stages behind it.',
+    );
 }

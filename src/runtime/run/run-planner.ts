@@ -4,6 +4,7 @@
 import type { Clock } from '../../clock.ts';
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
 import { InputError } from '../../errors.ts';
+import { planTangentSteps } from '../../planner/forward-gradient.ts';
 import { checkGrains, planInSamples, profileInGrains } from '../../planner/grains.ts';
 import { remaining } from '../../planner/replan/survivors.ts';
 import { runInSlices, type Steps } from '../../planner/steps.ts';
@@ -140,6 +141,15 @@ export class RunPlanner {
     const endMs = clock.now() + limitMs;
     const microBatch = microBatchSize ?? settings.microBatch ?? subject.sequence.fixedBatch;
     const { grain = 1 } = subject.training;
+    const { forwardGradient } = subject.training;
+    if (forwardGradient !== undefined)
+      return yield* planTangentSteps({
+        ...{ profile, cluster, batchSize: settings.batch, planner: settings.planner },
+        ...{ tangentCount: forwardGradient.tangentCount, optimizerState: optimizerStateCount(subject.training) },
+        ...(settings.staleness === 0 ? { staleness: 0 as const } : {}),
+        ...(microBatch === undefined ? {} : { microBatchSize: microBatch }),
+        isTimeUp: () => clock.now() > endMs,
+      });
     const found = yield* choosePlanSteps(
       {
         isTimeUp: () => clock.now() > endMs,

@@ -44,7 +44,7 @@ function cacheKey(
   sequence: LayerSequence,
   { batchSizes, thoroughness = 'full', training, label }: ProfileSubject,
 ): string {
-  const { frozen, loss, optimizer } = training;
+  const { frozen, loss, optimizer, forwardGradient } = training;
   return JSON.stringify([
     23,
     engineName,
@@ -55,6 +55,7 @@ function cacheKey(
     optimizer.kind,
     label.type,
     label.shape,
+    ...(forwardGradient === undefined ? [] : [forwardGradient.tangentCount]),
   ]);
 }
 

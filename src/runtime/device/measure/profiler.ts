@@ -37,7 +37,9 @@ export async function profileLayers(
   const { training, thoroughness = 'full' } = options;
   const kinds = layerKinds(sequence, training.frozen);
   const profile = thoroughness === 'quick' ? quickTimes : fullTimes;
-  const { times, largest, batchSize } = await profile(engine, sequence, { ...options, kinds });
+  const { times: found, largest, batchSize } = await profile(engine, sequence, { ...options, kinds });
+  // What forward gradients measure as forward passes has tangents.
+  const times = training.forwardGradient === undefined ? found : { ...found, tangentMs: found.forwardMs };
   return { layers: layerProfiles(sequence, training.frozen, largest, batchSize), times, cached: false };
 }
 
