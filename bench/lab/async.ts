@@ -1,5 +1,5 @@
-// Section async: the best plan whose rounds overlap beside the best whose rounds follow each other, in one lab: how many
-// times as many samples a second, measured, and as the simulator predicts it.
+// Section async: the best plan whose rounds overlap beside the best whose rounds follow each other, in one lab: how
+// many times as many samples a second, measured, and as the simulator predicts it.
 
 import { table } from '../common/table.ts';
 import { type CaseGroup, type CaseResult, casesOf, planned } from './cases.ts';

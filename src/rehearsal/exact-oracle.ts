@@ -1,5 +1,5 @@
-// The training of the exact model on one device, written out: what every run must come to. Where rounds overlap, round t
-// of a layer reads version max(first, t − its staleness), and a stream begins anew, from a version of the one before,
+// The training of the exact model on one device, written out: what every run must come to. Where rounds overlap, round
+// t of a layer reads version max(first, t − its staleness), and a stream begins anew, from a version of the one before,
 // where the run says so.
 
 import { defined } from '../assert.ts';

@@ -114,8 +114,8 @@ export class ExactState {
   }
 
   /**
-   * A layer's update with a round's sums. `output`: what its statistic grows by now. `mean`: what is updated in place of
-   * the weight.
+   * A layer's update with a round's sums. `output`: what its statistic grows by now. `mean`: what is updated in place
+   * of the weight.
    */
   update(
     layer: number,

@@ -104,7 +104,8 @@ async function runAll({ start, seeds, threads, modes }: Flags): Promise<number> 
   console.log(describe(summary, (performance.now() - startMs) / 1000));
   for (const { seed, violations } of summary.failures.slice(0, 20)) {
     console.log(
-      `\nseed ${seed} broke what must hold; see it again: npm run simulate:faults -- --start ${seed} --modes ${modes} --trace`,
+      `\nseed ${seed} broke what must hold; see it again: ` +
+        `npm run simulate:faults -- --start ${seed} --modes ${modes} --trace`,
     );
     for (const violation of violations) console.log(`  ${violation}`);
   }

@@ -37,8 +37,8 @@ export interface QueuedRound {
 const noTotals: RoundTotals = { lossSum: 0, correctCount: 0, squaredNorm: 0, finite: true };
 
 /**
- * Runs the round; resolves when all of its work is queued, so that the engine need not wait for the next round while the
- * sums of this one travel.
+ * Runs the round; resolves when all of its work is queued, so that the engine need not wait for the next round while
+ * the sums of this one travel.
  */
 export async function runRound(
   program: DeviceProgram,
