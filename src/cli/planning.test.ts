@@ -227,5 +227,15 @@ test('plan --mode auto: what each mode costs, and the choice; what does not go t
   assert.match(await refused(...asked, '--schedule', '1f1b'), /--mode auto and --schedule 1f1b do not go together/);
   const async = ['plan', ...flags, '--batch', '64', '--mode', 'async'];
   assert.match(await refused(...async, '--schedule', 'gpipe'), /--mode async and --schedule gpipe do not go together/);
-  assert.match(await refused(...async, '--max-staleness', '1'), /--max-staleness needs --mode auto/);
+  const { plan } = await json<{ plan: Plan }>(
+    ...async,
+    '--planner',
+    'straight',
+    '--micro-batch',
+    '8',
+    '--max-staleness',
+    '1',
+  );
+  assert.equal(plan.stages[0]?.inFlight, plan.stages.length);
+  assert.match(await refused('plan', ...flags, '--batch', '64', '--max-staleness', '1'), /needs --mode async or auto/);
 });

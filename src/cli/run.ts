@@ -94,8 +94,10 @@ export async function runIn(
 }
 
 /** What the outputs of the trained model mean: the classes, one a line, and how samples were made. */
-async function writeUse(folder: RunFolder, { settings, train }: PreparedRun): Promise<void> {
+async function writeUse(folder: RunFolder, { settings, train, companions = {} }: PreparedRun): Promise<void> {
   const { classNames, preparation } = train;
+  const tokenizer = companions['tokenizer.json'];
+  if (tokenizer !== undefined) await folder.write('tokenizer.json', tokenizer);
   if (classNames !== undefined) await folder.write('labels.txt', classNames.map((name) => `${name}\n`).join(''));
   const entries = useEntries({ loss: settings.loss, preparation, classNames });
   if (entries.size > 0) await folder.write('data.json', JSON.stringify(Object.fromEntries(entries)));

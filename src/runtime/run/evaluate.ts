@@ -28,6 +28,8 @@ export interface Evaluation {
   /** Mean over the samples; over the labels that count, where some do not. */
   readonly loss: number;
   readonly sampleCount: number;
+  /** Of next tokens: e to the mean loss of a token. Absent for other data. */
+  readonly perplexity?: number;
 }
 
 /** Samples of one run. */
@@ -84,7 +86,12 @@ async function run(engine: Engine, sequence: LayerSequence, data: Dataset, loss:
     accuracy: countsCorrect(loss) ? correctCount / weight : null,
     loss: lossSum / weight,
     sampleCount: data.sampleCount,
+    ...(isLanguage(data) ? { perplexity: Math.exp(lossSum / weight) } : {}),
   };
+}
+
+function isLanguage({ preparation }: Dataset): boolean {
+  return preparation?.kind === 'text' && preparation.form.task === 'language';
 }
 
 interface Compiled {
