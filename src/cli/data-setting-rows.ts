@@ -3,7 +3,7 @@
 import { z } from 'zod';
 import { badFileChoices, type DataSettings, defaultDataSettings } from '../training/data/data-settings.ts';
 import { augmentations } from '../training/data/pictures/augment.ts';
-import { numeric, type Setting, text, whole, wholeOrZero } from './setting-values.ts';
+import { numeric, type Setting, text, toggle, whole, wholeOrZero } from './setting-values.ts';
 
 const below1: z.ZodType = numeric(z.number().min(0, 'must be 0 to below 1').lt(1, 'must be 0 to below 1'));
 
@@ -12,8 +12,8 @@ export const dataRows: Readonly<Record<keyof DataSettings | 'data' | 'evalData',
   data: {
     argument: 'SPEC',
     description:
-      'images:DIR | mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | csv:FILE | cifar10:DIR | tokens:FILE | ' +
-      'synthetic:SHAPE | synthetic-tokens:LENGTH:VOCABULARY',
+      'images:DIR | table:FILE | mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | csv:FILE | cifar10:DIR | ' +
+      'tokens:FILE | synthetic:SHAPE | synthetic-tokens:LENGTH:VOCABULARY',
     schema: text,
     isRequired: true,
   },
@@ -57,6 +57,11 @@ export const dataRows: Readonly<Record<keyof DataSettings | 'data' | 'evalData',
     schema: below1,
     default: defaultDataSettings.labelSmoothing,
   },
+  classWeights: {
+    argument: 'LIST',
+    description: 'what samples of each class count: numbers with commas, or balanced: rare classes count more',
+    schema: text,
+  },
   onBadFile: {
     argument: 'refuse|skip',
     description: 'what to do about a file that cannot be read',
@@ -69,6 +74,12 @@ export const dataRows: Readonly<Record<keyof DataSettings | 'data' | 'evalData',
     schema: text,
   },
   columns: { argument: 'NAMES', description: 'the columns to learn from, with commas (default: all)', schema: text },
+  standardize: {
+    description: 'take the numbers of a table as they are (default: less their mean, over their deviation)',
+    schema: toggle,
+    default: defaultDataSettings.standardize,
+    isNegated: true,
+  },
   dataThreads: {
     argument: 'N',
     description: 'threads that decode pictures (default: the cores but one, 1 to 4)',

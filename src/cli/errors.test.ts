@@ -178,7 +178,8 @@ const cases: readonly Case[] = [
     name: 'no data',
     args: ['train', ...model],
     says:
-      '--data is missing: give mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | csv:FILE | cifar10:DIR | ' +
+      '--data is missing: give images:DIR | table:FILE | mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | ' +
+      'csv:FILE | cifar10:DIR | ' +
       'tokens:FILE | synthetic:SHAPE | synthetic-tokens:LENGTH:VOCABULARY.',
   },
   {
@@ -186,9 +187,10 @@ const cases: readonly Case[] = [
     args: ['train', ...model, '--data', 'parquet:x'],
     says:
       'The data spec "parquet:x" cannot be read: its kind is unknown; ' +
-      'valid are mnist, cifar10:DIR, idx:DIR, images:DIR, npy:INPUTS,LABELS, npz:FILE, csv:FILE[,LABELCOLUMN], ' +
+      'valid are mnist, cifar10:DIR, idx:DIR, images:DIR|FILE, npy:INPUTS,LABELS, npz:FILE, csv:FILE[,LABELCOLUMN], ' +
+      'table:FILE, ' +
       'tokens:FILE[,BLOCKLENGTH], synthetic:SHAPE[:CLASSES[:SAMPLES]], ' +
-      'synthetic-tokens:LENGTH:VOCABULARY[:CLASSES[:SAMPLES]].',
+      'synthetic-tokens:LENGTH:VOCABULARY[:CLASSES[:SAMPLES]], mix:SPEC[@SHARE]+SPEC[@SHARE].',
   },
 
   {

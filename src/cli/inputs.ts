@@ -69,11 +69,11 @@ function readModel({ model, seed, headClasses, batchNorm, inputShape }: TrainSet
 async function evaluationData(
   { evalData = '', seed, ...settings }: TrainSettings,
   picture: PictureInput,
-  { classNames }: Dataset,
+  { classNames, preparation }: Dataset,
 ): Promise<Dataset> {
   const data = { ...settings, evalSplit: 0 };
   const known = classNames === undefined ? {} : { classNames };
-  const { train, test } = await loadDataset(evalData, { seed, settings: data, picture, ...known });
+  const { train, test } = await loadDataset(evalData, { seed, settings: data, picture, preparation, ...known });
   return test ?? train;
 }
 

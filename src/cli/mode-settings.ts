@@ -4,7 +4,7 @@ import { z } from 'zod';
 import { InputError } from '../errors.ts';
 import { noiseKinds } from '../noise.ts';
 import { tangentLimit } from '../runtime/protocol/training-spec.ts';
-import { type TrainSettings, trainModes } from '../runtime/run/settings.ts';
+import { autoSchedule, type TrainSettings, trainModes } from '../runtime/run/settings.ts';
 import { checkCorrection, stalenessCorrections } from '../training/staleness.ts';
 import { numeric, type Setting, text, toggle, wholeOrZero } from './setting-values.ts';
 
@@ -82,7 +82,8 @@ export const modeSettings: Readonly<Record<ModeSetting, Setting>> = {
 /** Settings that do not go together, or with the mode. Throws InputError. */
 export function checkMode(settings: TrainSettings): void {
   const { mode, plan, staleness, verticalSync, aggregate, stalenessCorrection } = settings;
-  if (mode === 'async') throw new InputError(`--mode ${mode} does not run yet; use sync.`);
+  if (mode === 'async') checkAsynchronous(settings);
+  if (mode === 'forward-gradient') checkForwardGradient(settings);
   const ofStream = [
     [staleness !== undefined, '--staleness'],
     [!verticalSync, '--no-vertical-sync'],
@@ -91,9 +92,38 @@ export function checkMode(settings: TrainSettings): void {
   ] as const;
   const [, name] = ofStream.find(([isGiven]) => isGiven) ?? [];
   // Without a mode, a plan's schedule says what it is.
-  const isAsynchronous = mode === undefined && plan !== undefined;
-  if (name !== undefined && !isAsynchronous) throw new InputError(`${name} needs --mode async.`);
+  const isFitting =
+    mode === 'async' ||
+    (mode === undefined && plan !== undefined) ||
+    (mode === 'forward-gradient' && name === '--staleness');
+  if (name !== undefined && !isFitting) throw new InputError(`${name} needs --mode async.`);
   checkCorrection(stalenessCorrection, { kind: settings.optimizer, momentum: settings.momentum });
   if (staleness !== undefined && !verticalSync)
     throw new InputError('--staleness and --no-vertical-sync cannot both be given: choose one.');
+}
+
+function checkAsynchronous({ workers, remote, schedule }: TrainSettings): void {
+  if (workers + remote === 0)
+    throw new InputError(
+      '--mode async needs several devices, whose rounds can overlap: give --workers N or --remote N.',
+    );
+  if (schedule !== autoSchedule)
+    throw new InputError(`--mode async has a schedule of its own: leave out --schedule ${schedule}.`);
+}
+
+function checkForwardGradient(settings: TrainSettings): void {
+  const { staleness, strict, schedule, replicateBatchNorm, compress } = settings;
+  const refused = [
+    [strict, '--strict', 'gradients are estimates, not sums in an order of their own'],
+    [schedule !== autoSchedule, `--schedule ${schedule}`, 'the mode has a schedule of its own'],
+    [replicateBatchNorm, '--replicate-batch-norm', 'without an AllReduce nobody averages running statistics'],
+    [compress !== 'none', `--compress ${compress}`, 'rounding would hide the derivatives'],
+  ] as const;
+  for (const [isGiven, flag, why] of refused)
+    if (isGiven) throw new InputError(`--mode forward-gradient does not take ${flag}: ${why}; leave it out.`);
+  if (staleness !== undefined && staleness > 0)
+    throw new InputError(
+      `--mode forward-gradient takes --staleness 0 (rounds follow each other), not ${staleness}; leave it out, and ` +
+        'each stage lags by as many rounds as there are stages behind it.',
+    );
 }

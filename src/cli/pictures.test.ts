@@ -66,7 +66,10 @@ test('what is wrong with pictures is one sentence and exit code 2', async () => 
     ['--data images:text', /notes\.jpg cannot be used: it is no picture that can be decoded/],
     ['--data images:pictures --augment flop', /--augment has no "flop": give one or more of random-resized-crop/],
     ['--data images:pictures --image-size 32', /--image-size 32 does not fit the model, whose input is 16x16/],
-    ['--data images:pictures --loss mse --mixup 0.2', /--mixup spreads labels over classes, and --loss mse has none/],
+    [
+      '--data images:pictures --loss mse --mixup 0.2',
+      /--mixup concerns labels that are classes, and --loss mse has none/,
+    ],
     ['--data synthetic:3x16x16 --augment flip', /--augment flip concerns pictures \(images:DIR\), and the data are/],
   ];
   for (const [args, says] of cases) {

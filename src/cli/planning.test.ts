@@ -184,3 +184,45 @@ test('a change or a cluster that is wrong is one sentence', async () => {
     /broken\.yaml, line 6: links\.default\.bandwidthMbps is -100; give a number above 0 \(megabits a second\)\./,
   );
 });
+
+test('plan --mode async: a stream that simulate and what-if take; its events carry rounds', async () => {
+  const asked = [...flags, '--batch', '64', '--planner', 'asteroid', '--mode', 'async', '--optimizer', 'adam'];
+  const { plan } = await json<{ plan: Plan }>('plan', ...asked, '-o', 'stream.json');
+  assert.equal(plan.schedule, 'async');
+  const given = [...flags, '--plan', 'stream.json'];
+  const simulated = await json<Simulation>(
+    'simulate',
+    ...given,
+    '--gantt',
+    'stream.svg',
+    '--trace',
+    'stream-trace.json',
+  );
+  assert.equal(simulated.roundMs, plan.predicted.roundMs);
+  assert.equal(simulated.stream?.isExact, true);
+  assert.ok((simulated.stream?.drainMs ?? 0) > 0);
+  assert.match(await readFile(at('stream-trace.json'), 'utf8'), /"name":"forward 1\.0"/);
+  const { before, after } = await json<WhatIf>('what-if', ...given, '--leave', 'tx2');
+  assert.deepEqual([before.schedule, after.schedule], ['async', 'async']);
+  const loss = await json<LossPrediction>('what-if', ...given, '--kill', 'tx2', '--planner', 'ftpipehd');
+  assert.deepEqual([loss.light.plan.schedule, loss.heavy.plan.schedule], ['async', 'async']);
+});
+
+test('plan --mode auto: what each mode costs, and the choice; what does not go together is refused', async () => {
+  const asked = ['plan', ...flags, '--batch', '64', '--planner', 'asteroid', '--mode', 'auto'];
+  const found = await json<{ plan: Plan; mode: string; modes: readonly { mode: string; samplesPerS: number }[] }>(
+    ...asked,
+  );
+  assert.deepEqual(
+    found.modes.map(({ mode }) => mode),
+    ['sync', 'async'],
+  );
+  assert.equal(found.plan.schedule === 'async', found.mode === 'async');
+  const { stdout } = await host.run({ args: asked, cwd });
+  assert.match(stdout, /mode +a round +samples\/s +bubbles +staleness +versions +memory at most/);
+  assert.match(stdout, /Chosen +(sync|async)/);
+  assert.match(await refused(...asked, '--schedule', '1f1b'), /--mode auto and --schedule 1f1b do not go together/);
+  const async = ['plan', ...flags, '--batch', '64', '--mode', 'async'];
+  assert.match(await refused(...async, '--schedule', 'gpipe'), /--mode async and --schedule gpipe do not go together/);
+  assert.match(await refused(...async, '--max-staleness', '1'), /--max-staleness needs --mode auto/);
+});

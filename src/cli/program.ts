@@ -25,6 +25,7 @@ const commands: Readonly<Record<string, () => Promise<AddCommand>>> = {
   curve: async () => (await import('./commands/curve.ts')).addCurve,
   drain: async () => (await import('./commands/drain.ts')).addDrain,
   eval: async () => (await import('./commands/eval.ts')).addEval,
+  predict: async () => (await import('./commands/predict.ts')).addPredict,
   export: async () => (await import('./commands/export.ts')).addExport,
   verify: async () => (await import('./commands/verify.ts')).addVerify,
   lab: async () => (await import('./commands/lab.ts')).addLab,

@@ -2,12 +2,10 @@
 // program (`--json`): one JSON line an event.
 
 import type { Cluster, Plan } from '../cluster/cluster.ts';
-import { drawPlan, roundText } from '../cluster/draw.ts';
+import { drawPlan } from '../cluster/draw.ts';
 import { processMiBOf } from '../cluster/memory.ts';
-import { elementCount } from '../graph/tensor.ts';
 import type { Observer, RunEvent } from '../runtime/protocol/events.ts';
-import type { PreparedRun } from '../runtime/run/prepare.ts';
-import { roundsPerEpoch } from '../training/data/order.ts';
+import { lineOf } from './event-lines.ts';
 import { Progress } from './progress.ts';
 import { bandwidth, bar, command, counted, duration, grouped, labelWidth, memory, type Terminal } from './terminal.ts';
 
@@ -29,32 +27,6 @@ export function jsonReporter(write: (line: string) => void): Observer {
 export function humanReporter(terminal: Terminal, now: () => number): Observer {
   const report = new HumanReport(terminal, now);
   return (event) => report.show(event);
-}
-
-/** Says what will be trained on which data, before training begins. */
-export function describeRun(
-  { settings, model, subject, dataset, test, machine, order }: PreparedRun,
-  terminal: Terminal,
-): void {
-  const { parameters, initializers } = subject.sequence.graph;
-  const weightCount = parameters.reduce((sum, name) => sum + elementCount(initializers.get(name)?.shape ?? []), 0);
-  const frozenCount = subject.training.frozen.length;
-  const frozen = frozenCount > 0 ? ` (${frozenCount} of ${parameters.length} tensors frozen)` : '';
-  terminal.section(
-    'Model',
-    `${model.name}: ${counted(subject.sequence.layers.length, 'layer')}, ${grouped(weightCount)} weights${frozen}`,
-  );
-  const tested = test === undefined ? '' : `, ${grouped(test.sampleCount)} others to test`;
-  terminal.section('Data', `${dataset.name}: ${grouped(dataset.sampleCount)} samples to train${tested}`);
-  const from = machine.firstRound > 0 ? `, from round ${machine.firstRound}` : '';
-  const { restSize = 0 } = order;
-  const last =
-    restSize > 0 && roundsPerEpoch(order) <= machine.endRound ? ` (${restSize} in the last of an epoch)` : '';
-  const rounds = `${counted(machine.endRound, 'round')} of ${counted(settings.batch, 'sample')}${last}${from}`;
-  const lrSchedule = settings.lrSchedule === 'constant' ? '' : `, ${settings.lrSchedule}`;
-  terminal.section('Settings', `${rounds}; ${settings.optimizer}, learning rate ${settings.lr}${lrSchedule}`);
-  if (settings.workers > 0)
-    terminal.live([`${'Devices'.padEnd(labelWidth)}starting ${counted(settings.workers, 'worker process')} …`]);
 }
 
 /** An event of one kind. */
@@ -331,63 +303,6 @@ class HumanReport {
     const result = accuracy === null ? '' : `accuracy ${colors.bold(`${(accuracy * 100).toFixed(2)} %`)}, `;
     this.#section('Test', `${result}loss ${loss.toFixed(4)} on ${counted(sampleCount, 'test sample')}`);
   }
-}
-
-/** Label and text of an event that is one line and changes nothing else that is shown; undefined for the others. */
-function lineOf(event: RunEvent): readonly [label: string, text: string] | undefined {
-  switch (event.kind) {
-    case 'cool-down':
-      return ['Devices', coolDownText(event)];
-    case 'suspected':
-      return ['Silent', suspectedText(event)];
-    case 'checked':
-      return ['Checked', checkedText(event)];
-    case 'drift':
-      return ['Drift', driftText(event)];
-    case 'recovered':
-      return ['Resumed', `at round ${event.round}, after ${event.seconds.toFixed(1)} s`];
-    case 'reserve-ready':
-      return ['Prepared', `for the loss of any one device, after ${event.seconds.toFixed(0)} s`];
-    case 'note':
-      return ['Note', event.message];
-    case 'relayed':
-      return ['Links', relayedText(event)];
-    default:
-      return undefined;
-  }
-}
-
-function relayedText({ between: [one, other] }: Event<'relayed'>): string {
-  return (
-    `${one} ↔ ${other} over this machine, since neither reaches the other: ` +
-    'with --port and --advertise one of them could be reached (asteroid doctor)'
-  );
-}
-
-function coolDownText({ device, departureCount, seconds }: Event<'cool-down'>): string {
-  const often = departureCount === 1 ? 'once' : `${departureCount} times`;
-  return `${device} has left ${often}: it gets no work for at least ${duration(seconds)}`;
-}
-
-function suspectedText({ device, silentMs, deadAfterMs }: Event<'suspected'>): string {
-  const seconds = (ms: number): string => `${(ms / 1000).toFixed(1)} s`;
-  return `${device} has not been heard for ${seconds(silentMs)}; it is given up after ${seconds(deadAfterMs)}`;
-}
-
-function checkedText({ roundMs, plannedMs }: Event<'checked'>): string {
-  const planned = plannedMs === 0 ? '' : `, ${roundText(plannedMs)} as planned`;
-  return `a round takes ${roundText(roundMs)} by what its stages took so far${planned}`;
-}
-
-function driftText({ factors, links }: Event<'drift'>): string {
-  const slower = Object.entries(factors).map(
-    ([device, factor]) => `${device} takes ${factor.toFixed(2)} times as long as profiled`,
-  );
-  const changed = links.map(
-    ({ between, mbps, beforeMbps }) =>
-      `${between.join(' — ')} carries ${mbps.toFixed(1)} Mbps, before ${beforeMbps.toFixed(1)}`,
-  );
-  return [...slower, ...changed].join(', ');
 }
 
 /** " (quota 0.35), battery 81% (discharging), 56 °C": the state that a device reports when it joins. */

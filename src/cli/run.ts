@@ -11,9 +11,10 @@ import type { PreparedRun } from '../runtime/run/prepare.ts';
 import { recordRun } from '../runtime/run/record.ts';
 import type { SessionResult } from '../runtime/run/session.ts';
 import type { RunFolder } from '../storage/run-folder.ts';
+import { useEntries } from '../training/data/preparation.ts';
+import { describeRun } from './describe-run.ts';
 import { makeRunFolder } from './new-folder.ts';
 import { interruptedExitCode, type Output } from './output.ts';
-import { describeRun } from './report.ts';
 import { settingsDocument } from './settings.ts';
 import { command, counted, duration, type Terminal } from './terminal.ts';
 
@@ -70,6 +71,7 @@ export async function runIn(
   let result: SessionResult;
   try {
     await folder.write('config.yaml', toYaml(settingsDocument(run.settings)));
+    await writeUse(folder, run);
     const onWarning = (message: string): void => observe({ kind: 'warning', message });
     result = await runPrepared(
       run,
@@ -89,6 +91,14 @@ export async function runIn(
   if (!output.isJson) printSummary(whole, output.terminal);
   if (result.stopped) process.exitCode = interruptedExitCode;
   return whole;
+}
+
+/** What the outputs of the trained model mean: the classes, one a line, and how samples were made. */
+async function writeUse(folder: RunFolder, { settings, train }: PreparedRun): Promise<void> {
+  const { classNames, preparation } = train;
+  if (classNames !== undefined) await folder.write('labels.txt', classNames.map((name) => `${name}\n`).join(''));
+  const entries = useEntries({ loss: settings.loss, preparation, classNames });
+  if (entries.size > 0) await folder.write('data.json', JSON.stringify(Object.fromEntries(entries)));
 }
 
 /** Adds to an error what is saved and the command that resumes the run. */

@@ -366,10 +366,11 @@ function checked(settings: TrainSettings): TrainSettings {
       `--ignore-label ${settings.ignoreLabel} does not go with --loss mse, whose targets are numbers: ` +
         'leave such samples out of the data.',
     );
-  const softens = settings.mixup > 0 ? 'mixup' : settings.labelSmoothing > 0 ? 'label-smoothing' : undefined;
+  const weighted = settings.classWeights === undefined ? undefined : 'class-weights';
+  const softens = settings.mixup > 0 ? 'mixup' : settings.labelSmoothing > 0 ? 'label-smoothing' : weighted;
   if (softens !== undefined && settings.loss !== 'cross-entropy')
     throw new InputError(
-      `--${softens} spreads labels over classes, and --loss ${settings.loss} has none: leave it out.`,
+      `--${softens} concerns labels that are classes, and --loss ${settings.loss} has none: leave it out.`,
     );
   if (settings.nesterov && (settings.optimizer !== 'sgd' || settings.momentum === 0)) {
     throw new InputError('--nesterov needs --optimizer sgd and a --momentum above 0.');

@@ -81,7 +81,7 @@ export function layerTimes(times: DeviceTimes, batchSizes: readonly number[], is
   const forwardMs = rangeTimes(tables.forwardMs, batchSizes);
   const backwardMs = rangeTimes(tables.backwardMs, batchSizes);
   const inputMs = rangeTimes(backwardInputTable(times), batchSizes);
-  const tangentMs = times.tangentMs && rangeTimes(times.tangentMs, batchSizes);
+  const tangentMs = rangeTimes(tangentTable(times), batchSizes);
   const weightMs = times.backwardWeightMs && rangeTimes(times.backwardWeightMs, batchSizes);
   const update = times.updateMs === undefined ? undefined : prefixSums(times.updateMs);
   const overhead = overheadOf(times);
@@ -92,11 +92,7 @@ export function layerTimes(times: DeviceTimes, batchSizes: readonly number[], is
   return {
     forwardMs: called(forwardMs),
     backwardMs: called(backwardMs),
-    tangentMs: called((first, end, samples) =>
-      tangentMs === undefined
-        ? tangentFraction * (forwardMs(first, end, samples) + backwardMs(first, end, samples))
-        : tangentMs(first, end, samples),
-    ),
+    tangentMs: called(tangentMs),
     backwardInputMs: called((first, end, samples) =>
       Math.min(inputMs(first, end, samples), backwardMs(first, end, samples)),
     ),
@@ -113,6 +109,14 @@ export function layerTimes(times: DeviceTimes, batchSizes: readonly number[], is
  * bench/results/2026-11-21-forward-mode.md.
  */
 const tangentFraction = 0.6;
+
+/** The profile's times of passes with a tangent, estimated where it has none. [batchSize][layer] */
+export function tangentTable({ forwardMs, backwardMs, tangentMs }: DeviceTimes): TimeTable {
+  return (
+    tangentMs ??
+    forwardMs.map((row, point) => row.map((ms, layer) => tangentFraction * (ms + (backwardMs[point]?.[layer] ?? 0))))
+  );
+}
 
 /** The profile's times of input gradients; half of the whole backward pass where it has none. [batchSize][layer] */
 export function backwardInputTable({ backwardMs, backwardInputMs }: DeviceTimes): TimeTable {

@@ -1,6 +1,6 @@
 // The planners of other systems by their papers' cost models, reduced to what they decide here: where to cut and on
-// which devices. They ignore memory (Asteroid §5.3); a plan that does not fit is refused. Of the micro-batch sizes that
-// fit, the simulator chooses the best.
+// which devices; FTPipeHD's is ftpipehd.ts. They ignore memory (Asteroid §5.3); a plan that does not fit is refused. Of
+// the micro-batch sizes that fit, the simulator chooses the best.
 //
 // gpipe: Huang et al. 2019. One device a stage in the cluster's order, cut evenly by time, regardless of bytes;
 // balanced by each device's own speed, as in Asteroid's evaluation (§5.2). Schedule gpipe.
@@ -12,9 +12,6 @@
 // dapple: Fan et al. 2021, eq. 1–3. With the pivot stage as the dominant step, its latency T_w + T_s + T_e equals
 // Asteroid's eq. 4–6 term by term, and so does its dynamic program; the remaining difference is that devices are equal
 // and memory is unlimited.
-//
-// ftpipehd: eq. 1–7. Layer times of the central node (the first device) scaled by each device's capacity C_i; all
-// devices, in the cluster's order; A(j, n) = min over l of max(A(l, n−1), 2·T_c, T(l+1, j)).
 
 import type { Cluster, DeviceTimes, LinkSpeed, Profile } from '../cluster/cluster.ts';
 import { deviceTimes } from '../cluster/times.ts';
@@ -53,23 +50,6 @@ export function* gpipe(problem: Problem): Steps<readonly StageLayout[]> {
     order,
     straightPartition(problem.profile.layers.length, order.length, { stageMs, crossMs: () => 0 }),
   );
-}
-
-export function* ftpipehd(problem: Problem): Steps<readonly StageLayout[]> {
-  yield 0;
-  const order = straightOrder(problem);
-  const { table, profile, microBatchSize: B } = problem;
-  const times = shareTimes(problem);
-  const layerCount = profile.layers.length;
-  const totalMs = (place: number, first: number, end: number): number =>
-    times.forwardMs(place, first, end, B) + times.backwardMs(place, first, end, B);
-  const central = order[0] ?? 0;
-  const capacities = order.map((place) => totalMs(place, 0, layerCount) / totalMs(central, 0, layerCount));
-  const crossMs = (index: number, cut: number): number =>
-    2 * table.occupancyMs(order[index - 1] ?? 0, order[index] ?? 0, B * (profile.layers[cut - 1]?.outputBytes ?? 0));
-  const stageMs = (index: number, first: number, end: number): number =>
-    totalMs(central, first, end) * (capacities[index] ?? 1);
-  return straight(problem, order, straightPartition(layerCount, order.length, { stageMs, crossMs }));
 }
 
 export function* pipedream(problem: Problem): Steps<readonly StageLayout[]> {

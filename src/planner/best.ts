@@ -16,17 +16,10 @@ import { Improver } from './improve.ts';
 import { refuse } from './infeasible.ts';
 import { pipelineBoundMs } from './pipeline-bound.ts';
 import { type Problem, type StageLayout, withMicroBatchSize } from './problem.ts';
-import {
-  type Answer,
-  answerOf,
-  type Planner,
-  type PlannerOptions,
-  problemsOf,
-  type Question,
-  recomputing,
-} from './question.ts';
-import { everySpace } from './spaces.ts';
+import { type Answer, answerOf, type Planner, type PlannerOptions, type Question, recomputing } from './question.ts';
+import { everySpace, wholeSpaces } from './spaces.ts';
 import type { Steps } from './steps.ts';
+import { candidateProblems } from './streams.ts';
 
 /** Up to this many pipelines over all problems a question is small: branch and bound is then sure to complete. */
 const smallCount = 3e8;
@@ -74,7 +67,7 @@ interface State {
 /** Starts from the answers of `others`; the first of them always runs to its end. */
 export function* best(question: Question, options: PlannerOptions, others: readonly Planner[]): Steps<Answer> {
   const state: State = { question, options, best: undefined, pool: [] };
-  const problems = problemsOf(recomputing(question), searched);
+  const problems = candidateProblems(recomputing(question), searched);
   const isSmall =
     question.base.available.length <= deviceLimits.small &&
     problems.reduce((sum, { problem }) => sum + pipelineCount(problem), 0) <= smallCount;
@@ -159,14 +152,11 @@ function* tryOrders(state: State, problems: readonly { readonly problem: Problem
     );
     for (const cuts of coarseGrids(problem)) {
       for (const order of orders) {
-        const space = { order, groupLimit: order.length, stageLimit: order.length };
-        const found = yield* coarseSearch(
-          problem,
-          space,
-          (state.best?.roundMs ?? Number.POSITIVE_INFINITY) * roughSlack,
-          cuts,
-        );
-        if (found !== undefined) offer(state, answerOf(problem, planner, found.layouts));
+        for (const space of wholeSpaces(problem, order)) {
+          const barMs = (state.best?.roundMs ?? Number.POSITIVE_INFINITY) * roughSlack;
+          const found = yield* coarseSearch(problem, space, barMs, cuts);
+          if (found !== undefined) offer(state, answerOf(problem, planner, found.layouts));
+        }
       }
     }
   }
@@ -271,8 +261,8 @@ function firstOfEach<Each>(all: readonly Each[], keyOf: (each: Each) => string):
   return all.filter((each) => !seen.has(keyOf(each)) && seen.add(keyOf(each)));
 }
 
-function keyOf({ microBatchSize, schedule }: Problem): string {
-  return `${schedule.name} ${microBatchSize} `;
+function keyOf({ microBatchSize, microBatchCount, schedule }: Problem): string {
+  return `${schedule.name} ${schedule.inFlight(0, 2, microBatchCount)} ${microBatchSize} `;
 }
 
 /** Branch and bound over all problems. True if no better plan exists. */

@@ -4,7 +4,7 @@
 // micro-batch has reached it, is busy for M·(F + B), and after its last backward the gradients still travel back to
 // stage 0 and the groups still reduce. If the backward is split, the gradients travel after the last input gradient, up
 // to `delay` + 1 weight gradients before the device is done; if AllReduce is overlapped, only its last bucket is
-// certain to follow.
+// certain to follow. In a stream only what a tick occupies counts: devices, links, AllReduces.
 
 import type { StageDemand } from '../cluster/memory.ts';
 import { onGrid } from '../cluster/times.ts';
@@ -12,7 +12,15 @@ import { type Bounds, createBounds } from './bounds.ts';
 import { Evaluator, simulatedMs } from './evaluate.ts';
 import { bucketsOfStage } from './layout.ts';
 import { largestShare } from './memory.ts';
-import { gradientsCross, mayReplicate, type Problem, pinsAllow, type StageLayout, stageDemand } from './problem.ts';
+import {
+  gradientsCross,
+  mayReplicate,
+  type Problem,
+  pinsAllow,
+  type StageLayout,
+  stageDemand,
+  withStages,
+} from './problem.ts';
 import { recomputeMs } from './recomputation.ts';
 import { groupReduceMs, type ShareTimes, shareTimes } from './share-times.ts';
 import { inFlightFromEnd } from './stages.ts';
@@ -73,7 +81,8 @@ interface Level {
 class Tree {
   best: readonly StageLayout[] | undefined;
   barMs: number;
-  readonly #problem: Problem;
+  /** For the number of stages that is searched. */
+  #problem: Problem;
   readonly #budget: Budget;
   readonly #times: ShareTimes;
   readonly #bounds: Bounds;
@@ -101,6 +110,7 @@ class Tree {
 
   *search(stageCount: number): Steps<void> {
     this.#stageCount = stageCount;
+    this.#problem = withStages(this.#problem, stageCount);
     this.#inFlight = inFlightFromEnd(this.#problem, stageCount);
     yield* this.#openStage(0, 0, []);
   }
@@ -162,6 +172,10 @@ class Tree {
     const inputMs = isSplit
       ? this.#times.backwardInputMs(place, first, end, stop - from) + recomputationMs
       : backwardMs;
+    if (this.#problem.schedule.isStream)
+      return this.#linksBind(stage, place, [from, stop], first, before)
+        ? undefined
+        : { place, from, end: stop, forwardMs, backwardMs, inputMs, startMs: 0, tailMs: 0 };
     let startMs = this.#feedMs(stage, place, stop - from);
     let tailMs = 0;
     const bytes = profile.layers[first - 1]?.outputBytes ?? 0;
@@ -191,6 +205,33 @@ class Tree {
     return { place, from, end: stop, forwardMs, backwardMs, inputMs, startMs, tailMs };
   }
 
+  /** Whether, in a stream, what a device is given or gives back in a tick occupies a link for as long as the bar. */
+  #linksBind(
+    stage: number,
+    place: number,
+    [from, stop]: readonly [number, number],
+    first: number,
+    before: readonly Member[],
+  ): boolean {
+    const { table, profile, microBatchCount: M } = this.#problem;
+    const bytes = profile.layers[first - 1]?.outputBytes ?? 0;
+    const fedBytes = (stage === 0 ? profile.inputBytes : 0) + (stage === this.#stageCount - 1 ? profile.labelBytes : 0);
+    const holder = this.#holder;
+    if (
+      holder !== -1 &&
+      holder !== place &&
+      M * table.occupancyMs(holder, place, (stop - from) * fedBytes) >= this.barMs
+    )
+      return true;
+    return before.some((sender) => {
+      const samples = Math.min(sender.end, stop) - Math.max(sender.from, from);
+      if (samples <= 0) return false;
+      const outMs = table.occupancyMs(sender.place, place, samples * bytes);
+      const backMs = gradientsCross(this.#problem, first) ? table.occupancyMs(place, sender.place, samples * bytes) : 0;
+      return M * Math.max(outMs, backMs) * (1 - 1e-9) >= this.barMs;
+    });
+  }
+
   /** The largest number of micro-batches by which a stage's weight gradients can be delayed. */
   #mostDelay(stage: number): number {
     const { schedule, microBatchCount } = this.#problem;
@@ -217,7 +258,9 @@ class Tree {
     if (!pinsAllow(problem, first, end, places)) return;
     const samples = members.map((member) => member.end - member.from);
     const reduceMs = this.#lastReduceMs({ layers: [first, end], devices: places, samples });
+    const { isStream } = problem.schedule;
     const group = members.map((member) => {
+      if (isStream) return member;
       const weightMs = member.backwardMs - member.inputMs;
       const updateMs = onGrid(this.#times.updateMs(member.place, first, end));
       return { ...member, tailMs: Math.max(member.tailMs, weightMs + reduceMs + updateMs) };
@@ -226,7 +269,7 @@ class Tree {
     const slowest = Math.max(
       ...group.map(({ startMs, forwardMs, backwardMs }) => startMs + M * (forwardMs + backwardMs)),
     );
-    if (slowest + reduceMs >= this.barMs) return;
+    if ((isStream ? Math.max(slowest, reduceMs) : slowest + reduceMs) >= this.barMs) return;
     this.#stages.push({ layers: [first, end], devices: places, samples });
     if (stage === this.#stageCount - 1) this.#evaluate();
     else if (this.#restMs(group, end) < this.barMs) yield* this.#openStage(stage + 1, end, group);
@@ -250,6 +293,7 @@ class Tree {
       if (this.#used[place] === 0) speed += this.#bounds.speeds[classIndex] ?? 0;
     const busyMs =
       this.#problem.microBatchCount * this.#bounds.busiestMs(end, this.#problem.profile.layers.length, speed);
+    if (this.#problem.schedule.isStream) return busyMs;
     const startMs = Math.min(...group.map((member) => member.startMs + member.forwardMs));
     if (this.#problem.schedule.splitsBackward) return startMs + busyMs;
     const tailMs = gradientsCross(this.#problem, end)

@@ -10,6 +10,10 @@
 // + E_nc, M·E_ne, M·E_nc + E_ne) (eq. 11 with the sum up to, but without, the new index of dm*), tail′ = max(T_a(ne),
 // tail − E_b(ne) − E_b(nc)).
 //
+// A stream has no rounds that fill and drain. Its period is the maximum of M·E of every execution step, M·E_f of every
+// communication step, every T_a, and M/K_p times the way of a micro-batch from stage p to the last and back, which is
+// the sum of the steps behind it: two numbers for a pipeline again, kept in place of `aligned`, with a tail of 0.
+//
 // Promises: nothing worse than Algorithm 2's result, which is not always optimal by eq. 4: the program keeps one
 // sub-pipeline for each (l, n, p), and another one with a larger latency of its own can suit a longer pipeline better;
 // so in 2 of 331 random problems, 12% at worst (asteroid.test.ts).
@@ -21,7 +25,7 @@ import type { LinkSpeed } from '../cluster/cluster.ts';
 import { prefixSums, rangeOf } from '../cluster/times.ts';
 import { type Bounds, createBounds } from './bounds.ts';
 import { fastestLink, fedBytes, feedMs, transferMs } from './cost.ts';
-import { gradientsCross, type Problem, pinsAllow, type StageLayout } from './problem.ts';
+import { gradientsCross, type Problem, pinsAllow, type StageLayout, withStages } from './problem.ts';
 import type { Found, Space } from './space.ts';
 import { type Group, inFlightFromEnd, neighbourGroups, reduceTimeMs, StageTable, type StageTimes } from './stages.ts';
 import type { Steps } from './steps.ts';
@@ -60,6 +64,8 @@ export class Search {
   // By #index(l, n, p): the best sub-pipeline. Infinite latency: none.
   readonly #aligned: Float64Array;
   readonly #tail: Float64Array;
+  /** Of streams: what a micro-batch takes to the last stage and back. */
+  readonly #way: Float64Array;
   readonly #restLayers: Int32Array;
   readonly #restDevices: Int32Array;
   readonly #heads: (StageTimes | undefined)[];
@@ -68,12 +74,8 @@ export class Search {
   readonly #most: Int32Array;
   readonly #least: Float64Array;
 
-  constructor(
-    problem: Problem,
-    { order, groupLimit, stageLimit }: Space,
-    { layerCuts, deviceCuts }: Cuts,
-    bar: number,
-  ) {
+  constructor(asked: Problem, { order, groupLimit, stageLimit }: Space, { layerCuts, deviceCuts }: Cuts, bar: number) {
+    const problem = withStages(asked, Math.min(stageLimit, layerCuts.length - 1, deviceCuts.length - 1));
     this.#problem = problem;
     this.#layerCuts = layerCuts;
     this.#deviceCuts = deviceCuts;
@@ -93,6 +95,7 @@ export class Search {
     const size = this.#index(this.#layerRuns + 1, 0, 0);
     this.#aligned = new Float64Array(size).fill(Number.POSITIVE_INFINITY);
     this.#tail = new Float64Array(size);
+    this.#way = new Float64Array(problem.schedule.isStream ? size : 0);
     this.#restLayers = new Int32Array(size);
     this.#restDevices = new Int32Array(size);
     this.#heads = new Array<StageTimes | undefined>(size).fill(undefined);
@@ -174,9 +177,12 @@ export class Search {
       // The micro-batch crosses in fewer pieces than there are devices on both sides, at best over the fastest link.
       const pieceCount = Math.max(1, this.#device(N) - start - 1);
       const crossMs = rest === 0 ? 0 : ways * (crossBits / (pieceCount * bandwidthMbps * 1000) + latencyMs);
-      const floorMs = Math.max(behind + leastMs + crossMs, M * leastMs, M * crossMs + leastMs);
+      const { isStream } = this.#problem.schedule;
+      const floorMs = isStream
+        ? Math.max(behind, M * leastMs)
+        : Math.max(behind + leastMs + crossMs, M * leastMs, M * crossMs + leastMs);
       if (floorMs >= this.#bar) continue;
-      this.#tryStageCounts({ l, n, rest, m }, leastMs + crossMs, floorMs);
+      this.#tryStageCounts({ l, n, rest, m }, isStream ? 0 : leastMs + crossMs, floorMs);
     }
   }
 
@@ -219,25 +225,37 @@ export class Search {
     const each = forwardMs + backwardMs;
     let aligned = M * each;
     let tail = 0;
+    const { isStream } = this.#problem.schedule;
+    let way = each;
     if (rest > 0) {
       const sub = this.#index(rest, m, p - 1);
-      aligned = Math.max((this.#aligned[sub] ?? 0) + each, M * each);
+      aligned = Math.max((this.#aligned[sub] ?? 0) + (isStream ? 0 : each), M * each);
       if (aligned >= best) return;
       const next = this.#heads[sub] as StageTimes;
       const crossMs = transferMs(table, head.shares, next.shares, profile.layers[cut - 1]?.outputBytes ?? 0);
       const backMs = gradientsCross(this.#problem, cut) ? crossMs : 0;
-      aligned = Math.max((this.#aligned[sub] ?? 0) + each + crossMs + backMs, M * each, M * (crossMs + backMs) + each);
-      tail = (this.#tail[sub] ?? 0) - backwardMs - backMs;
+      way += (this.#way[sub] ?? 0) + crossMs + backMs;
+      if (isStream) aligned = Math.max(aligned, M * crossMs);
+      else
+        aligned = Math.max(
+          (this.#aligned[sub] ?? 0) + each + crossMs + backMs,
+          M * each,
+          M * (crossMs + backMs) + each,
+        );
+      tail = isStream ? 0 : (this.#tail[sub] ?? 0) - backwardMs - backMs;
     }
     if (aligned >= best) return;
-    tail = Math.max(tail, reduceTimeMs(table, head, group, sums.weightBytes(this.#layer(this.#layerRuns - l), cut)));
+    const reduceMs = reduceTimeMs(table, head, group, sums.weightBytes(this.#layer(this.#layerRuns - l), cut));
+    if (isStream) aligned = Math.max(aligned, reduceMs, (M * way) / (this.#inFlight[p] ?? 1));
+    else tail = Math.max(tail, reduceMs);
     if (l === this.#layerRuns && cluster.dataDevice !== undefined) {
       const feed = feedMs(table, table.deviceIndex(cluster.dataDevice), head.shares, fedBytes(profile, p));
-      aligned = Math.max(aligned + feed, M * feed);
+      aligned = Math.max(aligned + (isStream ? 0 : feed), M * feed);
     }
     if (aligned >= this.#bar || aligned + tail >= this.#latency(target)) return;
     this.#aligned[target] = aligned;
     this.#tail[target] = tail;
+    this.#way[target] = way;
     this.#restLayers[target] = rest;
     this.#restDevices[target] = m;
     this.#heads[target] = head;

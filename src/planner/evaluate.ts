@@ -2,7 +2,8 @@
 // result, some fifty times faster. That is possible because every device has one order of work and every link one kind
 // of message, so that times are sums and maxima in a fixed order. If the data's holder sends two kinds of messages over
 // one link (inputs or labels as well as gradients or activations), each kind is given a link of its own here: the
-// result is then a lower bound, `isExact` is false, and the simulator must decide.
+// result is then a lower bound, `isExact` is false, and the simulator must decide. Of a stream, it is the period of a
+// tick (tick-period.ts).
 
 import { program } from '../schedule/generate.ts';
 import { simulate } from '../simulator/simulate.ts';
@@ -18,6 +19,7 @@ import {
 import { layoutPlan } from './layout.ts';
 import type { Problem, StageLayout } from './problem.ts';
 import { shareTimes } from './share-times.ts';
+import { tickPeriodMs } from './tick-period.ts';
 
 /** Tolerance for rounding. */
 const slack = 1e-12;
@@ -48,13 +50,15 @@ export class Evaluator {
   }
 
   /**
-   * Milliseconds of a round; stops early and returns Infinity if it takes `stopMs` or longer. No device may have zero
-   * samples.
+   * Milliseconds of a round, or of a tick; stops early and returns Infinity if it takes `stopMs` or longer. No device
+   * may have zero samples.
    */
   roundMs(layouts: readonly StageLayout[], stopMs: number = Number.POSITIVE_INFINITY): number {
     const { microBatchCount } = this.#context.problem;
     const { stages, devices } = flatStages(this.#context, layouts);
     this.isExact = this.isExactFor(layouts);
+    if (this.#context.problem.schedule.isStream)
+      return tickPeriodMs({ context: this.#context, layouts, stages, devices }, stopMs);
     if (leastMs(stages, devices, microBatchCount) * (1 - slack) >= stopMs) return Number.POSITIVE_INFINITY;
     const size = devices.length * microBatchCount;
     if (this.#arrivals.length < size) {

@@ -7,7 +7,15 @@ import { program } from '../schedule/generate.ts';
 import { simulate } from '../simulator/simulate.ts';
 import { layoutPlan } from './layout.ts';
 import { leastMemoryBytes } from './memory.ts';
-import { mayReplicate, type Problem, pinsAllow, type StageLayout, stageDemand } from './problem.ts';
+import {
+  leastInFlight,
+  mayReplicate,
+  type Problem,
+  pinsAllow,
+  type StageLayout,
+  stageDemand,
+  withStages,
+} from './problem.ts';
 
 /** Every pipeline of the problem's micro-batch size and schedule that fits the devices' memory. */
 export function* everyPipeline(problem: Problem): Generator<readonly StageLayout[], void, void> {
@@ -89,11 +97,8 @@ function* withShares(
 }
 
 function fits(problem: Problem, { layers, devices, samples }: StageLayout, stage: number, stageCount: number): boolean {
-  const demand = stageDemand(
-    problem,
-    ...layers,
-    problem.schedule.forwardsAhead(stage, stageCount, problem.microBatchCount),
-  );
+  const inFlight = leastInFlight(problem, stage, stageCount);
+  const demand = stageDemand(withStages(problem, stageCount), ...layers, inFlight);
   return devices.every(
     (place, index) =>
       leastMemoryBytes(demand, samples[index] ?? 0) <= (problem.cluster.devices[place]?.memoryMiB ?? 0) * bytesInMiB,

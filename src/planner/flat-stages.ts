@@ -7,7 +7,7 @@ import type { PassTraffic, Traffic } from '../cluster/overhead.ts';
 import { onGrid } from '../cluster/times.ts';
 import type { Pace } from '../schedule/schedules.ts';
 import { bucketsOfStage, isSplitStage, paceOfStage } from './layout.ts';
-import { gradientsCross, type Problem, type StageLayout, stageDemand } from './problem.ts';
+import { gradientsCross, leastInFlight, type Problem, type StageLayout, stageDemand, withStages } from './problem.ts';
 import { recomputeMs } from './recomputation.ts';
 import { groupReduceMs, reduceCostMs, ringBytes, type ShareTimes } from './share-times.ts';
 
@@ -81,11 +81,13 @@ export interface FlatContext {
 
 /** The stages and all of their devices. No device may have zero samples. */
 export function flatStages(
-  context: FlatContext,
+  asked: FlatContext,
   layouts: readonly StageLayout[],
 ): { readonly stages: readonly FlatStage[]; readonly devices: readonly FlatDevice[] } {
-  const { problem, times } = context;
-  const overlaps = problem.schedule.overlapsAllReduce;
+  const problem = withStages(asked.problem, layouts.length);
+  const context = { ...asked, problem };
+  const { times } = context;
+  const { isStream, overlapsAllReduce: overlaps } = problem.schedule;
   const handedOut = feedTraffic(context, layouts);
   const flat: FlatDevice[] = [];
   let before: readonly Piece[] = [];
@@ -96,9 +98,10 @@ export function flatStages(
     const pace = paceOfStage(problem, layout, stage, layouts.length);
     const isForwardOnly = layers[1] <= problem.forwardOnlyLayers;
     const isGroup = devices.length > 1 && !isForwardOnly;
-    const isOverlapped = isGroup && overlaps;
-    const buckets = isOverlapped ? bucketsOfStage(problem, times, layout) : [layers];
-    const demand = stageDemand(problem, ...layers, pace.ahead);
+    const isOverlapped = isGroup && (overlaps || isStream);
+    const buckets = isGroup && overlaps ? bucketsOfStage(problem, times, layout) : [layers];
+    const inFlight = isStream ? leastInFlight(problem, stage, layouts.length) : pace.ahead;
+    const demand = stageDemand(problem, ...layers, inFlight);
     const trafficOf = stageTraffic(context, layouts, stage, { first, before, behind: pieces, handedOut });
     for (const [index, place] of devices.entries()) {
       const share = samples[index] ?? 0;

@@ -7,7 +7,7 @@
 import type { LayerProfile } from '../cluster/cluster.ts';
 import type { LinkTable } from '../cluster/links.ts';
 import { fedBytes, feedMs, transferMs } from './cost.ts';
-import { gradientsCross, type Problem, type StageLayout } from './problem.ts';
+import { gradientsCross, type Problem, type StageLayout, withStages } from './problem.ts';
 import type { Found, Space } from './space.ts';
 import { type Group, inFlightFromEnd, neighbourGroups, reduceTimeMs, StageTable, type StageTimes } from './stages.ts';
 import type { Steps } from './steps.ts';
@@ -110,6 +110,8 @@ interface End {
   readonly next: End | undefined;
   readonly alignedMs: number;
   readonly tailMs: number;
+  /** Of streams: what a micro-batch takes to the last stage and back. */
+  readonly wayMs: number;
 }
 
 const reach = [0, -1, 1, -2, 2];
@@ -124,7 +126,8 @@ class Window {
   readonly #links: LinkTable;
   readonly #group: (start: number, end: number) => Group;
 
-  constructor(problem: Problem, space: Space) {
+  constructor(asked: Problem, space: Space) {
+    const problem = withStages(asked, space.stageLimit);
     this.#problem = problem;
     this.#space = space;
     this.#table = new StageTable(problem);
@@ -141,7 +144,7 @@ class Window {
     const P = layouts.length;
     const inFlight = inFlightFromEnd(this.#problem, P);
     let ends: readonly End[] = [
-      { border: { layer: L, device: N }, head: undefined, next: undefined, alignedMs: 0, tailMs: 0 },
+      { border: { layer: L, device: N }, head: undefined, next: undefined, alignedMs: 0, tailMs: 0, wayMs: 0 },
     ];
     for (let stage = P - 1; stage >= 0; stage--) {
       const borders = stage === 0 ? [{ layer: 0, device: 0 }] : this.#borders(layouts, stage, layerStep, deviceStep);
@@ -200,10 +203,11 @@ class Window {
         const known = best.get(border);
         const bar = known === undefined ? barMs : Math.min(barMs, known.alignedMs + known.tailMs);
         const leastMs = this.#table.leastMs(group) * (1 - 1e-9);
-        if (end.alignedMs + leastMs >= bar || this.#problem.microBatchCount * leastMs >= bar) continue;
+        const frontMs = this.#problem.schedule.isStream ? 0 : leastMs;
+        if (end.alignedMs + frontMs >= bar || this.#problem.microBatchCount * leastMs >= bar) continue;
         const head = this.#table.stage(group, inFlight);
         if (head === undefined) continue;
-        const joined = this.#join(border, { head, group }, end, stageCount);
+        const joined = this.#join(border, { head, group }, end, { stageCount, inFlight });
         if (joined.alignedMs < barMs && joined.alignedMs + joined.tailMs < bar) best.set(border, joined);
       }
     }
@@ -211,24 +215,36 @@ class Window {
   }
 
   /** As Search.#join in dynamic-program.ts. */
-  #join(border: Border, { head, group }: { head: StageTimes; group: Group }, next: End, stageCount: number): End {
+  #join(
+    border: Border,
+    { head, group }: { readonly head: StageTimes; readonly group: Group },
+    next: End,
+    { stageCount, inFlight }: { readonly stageCount: number; readonly inFlight: number },
+  ): End {
     const { profile, sums, cluster, microBatchCount: M } = this.#problem;
     const each = head.forwardMs + head.backwardMs;
     const reduceMs = reduceTimeMs(this.#links, head, group, sums.weightBytes(border.layer, next.border.layer));
-    let alignedMs = M * each;
-    let tailMs = reduceMs;
+    const { isStream } = this.#problem.schedule;
+    let alignedMs = isStream ? Math.max(next.alignedMs, M * each, reduceMs) : M * each;
+    let tailMs = isStream ? 0 : reduceMs;
+    let wayMs = next.wayMs + each;
     if (next.head !== undefined) {
       const bytes = profile.layers[next.border.layer - 1]?.outputBytes ?? 0;
       const crossMs = transferMs(this.#links, head.shares, next.head.shares, bytes);
       const backMs = gradientsCross(this.#problem, next.border.layer) ? crossMs : 0;
-      alignedMs = Math.max(next.alignedMs + each + crossMs + backMs, M * each, M * (crossMs + backMs) + each);
-      tailMs = Math.max(reduceMs, next.tailMs - head.backwardMs - backMs);
+      wayMs += crossMs + backMs;
+      if (isStream) alignedMs = Math.max(alignedMs, M * crossMs);
+      else {
+        alignedMs = Math.max(next.alignedMs + each + crossMs + backMs, M * each, M * (crossMs + backMs) + each);
+        tailMs = Math.max(reduceMs, next.tailMs - head.backwardMs - backMs);
+      }
     }
+    if (isStream) alignedMs = Math.max(alignedMs, (M * wayMs) / inFlight);
     if (stageCount > 0 && cluster.dataDevice !== undefined) {
       const holder = this.#links.deviceIndex(cluster.dataDevice);
       const feed = feedMs(this.#links, holder, head.shares, fedBytes(profile, stageCount));
-      alignedMs = Math.max(alignedMs + feed, M * feed);
+      alignedMs = Math.max(alignedMs + (isStream ? 0 : feed), M * feed);
     }
-    return { border, head, next, alignedMs, tailMs };
+    return { border, head, next, alignedMs, tailMs, wayMs };
   }
 }

@@ -5,7 +5,7 @@
 import type { Budget } from './branch-and-bound.ts';
 import { Evaluator } from './evaluate.ts';
 import { largestShare } from './memory.ts';
-import { mayReplicate, type Problem, pinsAllow, type StageLayout, stageDemand } from './problem.ts';
+import { mayReplicate, type Problem, pinsAllow, type StageLayout, stageDemand, withStages } from './problem.ts';
 import { type Group, inFlightFromEnd, kindsOf, StageTable } from './stages.ts';
 import type { Steps } from './steps.ts';
 
@@ -21,14 +21,14 @@ export interface Improved {
 /** Local search over the pipelines of one problem; reusable for many starts. */
 export class Improver {
   readonly #problem: Problem;
-  readonly #table: StageTable;
+  /** By the versions of weights that a pipeline's stages keep. */
+  readonly #tables = new Map<number, { readonly problem: Problem; readonly table: StageTable }>();
   readonly #evaluator: Evaluator;
   readonly #inFlight: readonly number[];
   #signature = 0;
 
   constructor(problem: Problem) {
     this.#problem = problem;
-    this.#table = new StageTable(problem);
     this.#evaluator = new Evaluator(problem);
     this.#inFlight = inFlightFromEnd(problem, problem.profile.layers.length);
   }
@@ -65,16 +65,22 @@ export class Improver {
   /** Chooses shares for stages without them; undefined if a stage is not allowed or does not fit. */
   #settle(drafts: readonly Draft[]): StageLayout[] | undefined {
     const layouts: StageLayout[] = [];
+    const problem = withStages(this.#problem, drafts.length);
+    const known = this.#tables.get(problem.staleness) ?? { problem, table: new StageTable(problem) };
+    this.#tables.set(problem.staleness, known);
     for (const [stage, draft] of drafts.entries()) {
-      const settled = this.#settleStage(draft, this.#inFlight[drafts.length - stage] ?? 1);
+      const settled = this.#settleStage(draft, this.#inFlight[drafts.length - stage] ?? 1, known);
       if (settled === undefined) return undefined;
       layouts.push(settled);
     }
     return layouts;
   }
 
-  #settleStage({ layers, devices, samples }: Draft, inFlight: number): StageLayout | undefined {
-    const problem = this.#problem;
+  #settleStage(
+    { layers, devices, samples }: Draft,
+    inFlight: number,
+    { problem, table }: { readonly problem: Problem; readonly table: StageTable },
+  ): StageLayout | undefined {
     if (devices.length > 1 && !mayReplicate(problem, ...layers)) return undefined;
     if (!pinsAllow(problem, ...layers, devices)) return undefined;
     if (samples !== undefined) {
@@ -86,8 +92,8 @@ export class Improver {
       );
       return fits ? { layers, devices, samples } : undefined;
     }
-    this.#table.setLayers(...layers);
-    const stage = this.#table.stage(this.#groupOf(devices), inFlight);
+    table.setLayers(...layers);
+    const stage = table.stage(this.#groupOf(devices), inFlight);
     if (stage === undefined || stage.shares.samples.some((share) => share === 0)) return undefined;
     return { layers, devices, samples: stage.shares.samples };
   }

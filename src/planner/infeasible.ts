@@ -5,7 +5,7 @@
 import { bytesInMiB } from '../cluster/memory.ts';
 import { InputError } from '../errors.ts';
 import { leastMemoryBytes } from './memory.ts';
-import { createProblem, type Problem, pinsAllow, stageDemand, withMicroBatchSize } from './problem.ts';
+import { createProblem, type Problem, pinsAllow, stageDemand, withMicroBatchSize, withStages } from './problem.ts';
 import type { Overload, Question } from './question.ts';
 import type { Space } from './space.ts';
 import type { Spaces } from './spaces.ts';
@@ -111,7 +111,9 @@ function everyDevice(problem: Problem, spaces: Spaces): Shortage {
   const memories = problem.cluster.devices.map((device) => device.memoryMiB);
   const raised = (level: number): Problem => withMemory(problem, (memoryMiB) => Math.max(memoryMiB, level));
   const layerCount = problem.profile.layers.length;
-  const whole = stageDemand(problem, 0, layerCount, inFlightFromEnd(problem, layerCount).at(-1) ?? 1);
+  const stageLimit = Math.min(layerCount, problem.available.length);
+  const most = inFlightFromEnd(problem, layerCount).at(-1) ?? 1;
+  const whole = stageDemand(withStages(problem, stageLimit), 0, layerCount, most);
   let low = Math.floor(Math.min(...memories));
   let high = Math.ceil(leastMemoryBytes(whole, problem.microBatchSize) / bytesInMiB);
   while (high - low > 1) {
@@ -140,10 +142,11 @@ function withMemory(problem: Problem, change: (memoryMiB: number, place: number)
  * to fit: 0 if one fits already, infinite if no amount is enough. Dynamic programming over (l, n, p) as in
  * dynamic-program.ts, with bytes for milliseconds.
  */
-export function shortageOf(problem: Problem, space: Space, target: number): number {
-  const [L, N] = [problem.profile.layers.length, space.order.length];
+export function shortageOf(asked: Problem, space: Space, target: number): number {
+  const [L, N] = [asked.profile.layers.length, space.order.length];
   const wide = Math.min(space.stageLimit, L, N);
   const P = L * L * N * N * wide > candidateLimit ? 1 : wide;
+  const problem = withStages(asked, P);
   const inFlight = inFlightFromEnd(problem, P);
   const groupOf = neighbourGroups(problem, space.order);
   const table = new StageTable(problem);

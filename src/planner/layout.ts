@@ -9,13 +9,14 @@ import { stageMemoryBytes } from '../cluster/memory.ts';
 import { keptBytes } from '../cluster/recomputation.ts';
 import { bucketLimit } from '../schedule/pace.ts';
 import type { Pace } from '../schedule/schedules.ts';
-import { gradientsCross, type Problem, type StageLayout, stageDemand } from './problem.ts';
+import { gradientsCross, leastInFlight, type Problem, type StageLayout, stageDemand, withStages } from './problem.ts';
 import { type ShareTimes, shareTimes } from './share-times.ts';
 
 type Range = readonly [first: number, end: number];
 
 /** The plan that consists of these stages. */
-export function layoutPlan(problem: Problem, planner: string, layouts: readonly StageLayout[]): PlanLayout {
+export function layoutPlan(asked: Problem, planner: string, layouts: readonly StageLayout[]): PlanLayout {
+  const problem = withStages(asked, layouts.length);
   const { schedule, microBatchSize, microBatchCount } = problem;
   const times = schedule.overlapsAllReduce ? shareTimes(problem) : undefined;
   const stages = layouts.map((layout, stage): StagePlan => {
@@ -71,7 +72,7 @@ export function keptByDevices(
 function keptByStage(problem: Problem, layout: StageLayout, stage: number, stageCount: number): number {
   const { schedule, microBatchCount } = problem;
   const { layers, devices, samples } = layout;
-  const least = schedule.forwardsAhead(stage, stageCount, microBatchCount);
+  const least = leastInFlight(problem, stage, stageCount);
   if (!isSplitStage(problem, layout)) return least;
   let kept = schedule.inFlight(stage, stageCount, microBatchCount);
   for (const [index, place] of devices.entries()) {
@@ -89,7 +90,8 @@ function keptByStage(problem: Problem, layout: StageLayout, stage: number, stage
 export function paceOfStage(problem: Problem, layout: StageLayout, stage: number, stageCount: number): Pace {
   const { schedule, microBatchCount } = problem;
   const ahead = schedule.forwardsAhead(stage, stageCount, microBatchCount);
-  if (layout.layers[1] <= problem.forwardOnlyLayers) return { ahead: microBatchCount, delay: undefined };
+  if (layout.layers[1] <= problem.forwardOnlyLayers && !schedule.isStream)
+    return { ahead: microBatchCount, delay: undefined };
   if (!isSplitStage(problem, layout)) return { ahead, delay: undefined };
   return { ahead, delay: keptByStage(problem, layout, stage, stageCount) - ahead };
 }

@@ -11,7 +11,7 @@
 // S_{p+1} = max(S_p, R_p) + u_p + 2c, T ≥ S_{p+1} + (M − 1)·occupancy, Σ s_p ≤ all speeds. If AllReduce is overlapped,
 // it starts with the last backward at the earliest: R + (M − 1)·u instead of R + M·u, and max(S + u, R) for S'. If the
 // backward is split, only input gradients are on the way back, and weight gradients may be delayed as long as the
-// schedule permits.
+// schedule permits. In a stream, only what devices, links and groups are busy with in a tick counts.
 
 import type { LinkSpeed } from '../cluster/cluster.ts';
 import { stageMemoryBytes } from '../cluster/memory.ts';
@@ -82,6 +82,7 @@ class Relaxation {
   /** Lower bound on the part of u that is on the gradients' way back, the forward pass included. */
   readonly #wayShare: number;
   readonly #overlaps: boolean;
+  readonly #isStream: boolean;
   readonly #splits: boolean;
   // By #cell(layer, isSingle, bucket): least capacity used, least S without the border that follows, most stages.
   // Infinite S: none.
@@ -100,6 +101,7 @@ class Relaxation {
     this.#link = fastestLink(problem.cluster);
     this.#largestBytes = Math.max(...problem.available.map(({ memoryBytes }) => memoryBytes));
     this.#overlaps = problem.schedule.overlapsAllReduce;
+    this.#isStream = problem.schedule.isStream;
     this.#splits = problem.schedule.splitsBackward;
     const isHalved = Object.values(problem.profile.devices).every(
       ({ backwardInputMs }) => backwardInputMs === undefined,
@@ -157,8 +159,9 @@ class Relaxation {
     let startMs = this.#before[from] as number;
     if (first > 0) {
       const { occupancyMs, borderMs } = this.#border(first, isBehindSingle, option);
-      startMs += borderMs;
-      if (startMs + (M - 1) * occupancyMs >= barMs) return false;
+      // In a stream nothing fills or drains.
+      if (!this.#isStream) startMs += borderMs;
+      if (startMs + (M - (this.#isStream ? 0 : 1)) * occupancyMs >= barMs) return false;
     }
     const stage = this.#stages[from] as number;
     const passCount = this.#passCount(stage);
@@ -168,8 +171,10 @@ class Relaxation {
       if (!this.#fits(first, end, option)) break;
       const u = this.#busiestMs(first, end, option.speed);
       const reduceMs = this.#reduceMs(first, end, option);
-      const aloneMs = this.#overlaps ? (M - 1) * u + reduceMs : M * u + reduceMs;
-      const pipedMs = passCount * u + (this.#overlaps || this.#splits ? startMs : Math.max(startMs, reduceMs));
+      const aloneMs = this.#isStream ? reduceMs : this.#overlaps ? (M - 1) * u + reduceMs : M * u + reduceMs;
+      const pipedMs = this.#isStream
+        ? 0
+        : passCount * u + (this.#overlaps || this.#splits ? startMs : Math.max(startMs, reduceMs));
       if (Math.max(M * u, aloneMs, pipedMs) >= barMs) break;
       if (end === L) return true;
       if (M * this.#busiestMs(end, L, left) >= barMs) continue;
@@ -178,7 +183,7 @@ class Relaxation {
         end,
         option,
         used,
-        this.#overlaps ? Math.max(startMs + way, reduceMs) : Math.max(startMs, reduceMs) + way,
+        this.#isStream ? 0 : this.#overlaps ? Math.max(startMs + way, reduceMs) : Math.max(startMs, reduceMs) + way,
         stage + 1,
       );
     }

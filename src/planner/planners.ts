@@ -3,9 +3,10 @@
 import { InputError } from '../errors.ts';
 import { type ScheduleName, scheduleNames, schedules } from '../schedule/schedules.ts';
 import { roughSearch, search } from './asteroid.ts';
-import { dapple, ftpipehd, gpipe, type Layouts, pipedream } from './baselines.ts';
+import { dapple, gpipe, type Layouts, pipedream } from './baselines.ts';
 import { best } from './best.ts';
 import { fastestOfEvery, pipelineCount } from './exhaustive.ts';
+import { ftpipehd } from './ftpipehd.ts';
 import { hugeDeviceCount } from './grid.ts';
 import { hetpipe } from './hetpipe.ts';
 import { explainOverload, refuse } from './infeasible.ts';
@@ -29,6 +30,7 @@ import {
 import type { Found, Space } from './space.ts';
 import { asteroidSpaces, dataParallelSpaces, everySpace, type Spaces, singleSpaces, straightSpaces } from './spaces.ts';
 import type { Steps } from './steps.ts';
+import { candidateProblems } from './streams.ts';
 
 /** The largest number of plans that `exhaustive` tries. */
 const exhaustiveLimit = 2e6;
@@ -197,10 +199,8 @@ function* virtualWorkers(question: Question, options: PlannerOptions): Steps<Ans
 
 function* exhaustive(asked: Question, options: PlannerOptions): Steps<Answer> {
   const question = recomputing(asked);
-  const problems = problemsOf(
-    question,
-    scheduleNames.map((name) => schedules[name]),
-  );
+  const every = scheduleNames.map((name) => schedules[name]);
+  const problems = candidateProblems(question, every);
   const count = problems.reduce((sum, { problem }) => sum + pipelineCount(problem), 0);
   if (count > exhaustiveLimit)
     throw new InputError(

@@ -55,6 +55,8 @@ export interface Problem {
   readonly microBatchSize: number;
   readonly microBatchCount: number;
   readonly optimizerState: OptimizerState;
+  /** Versions of the weights that stages keep for rounds in flight; 0 where rounds do not overlap (withStages). */
+  readonly staleness: number;
   /** Whether layers that depend on the whole batch may be replicated nevertheless. */
   readonly replicateBatchDependent: boolean;
   /** Number of leading layers that only run forward; the profile has no backward times for them. */
@@ -116,7 +118,17 @@ export function createProblem(input: ProblemInput): Problem {
   });
   const available = devices.filter(({ place }) => !excluded.includes(place));
   const microBatchCount = batchSize / input.microBatchSize;
-  const settled = { recomputes: false, ...rest, profile, cluster, microBatchCount, excluded, pins, forwardOnlyLayers };
+  const settled = {
+    staleness: 0,
+    recomputes: false,
+    ...rest,
+    profile,
+    cluster,
+    microBatchCount,
+    excluded,
+    pins,
+    forwardOnlyLayers,
+  };
   return {
     ...settled,
     table: links(cluster),
@@ -147,9 +159,24 @@ function sumsOfLayers(forwardMs: readonly number[], backwardMs: readonly number[
 
 /** Whether a last stage that begins with layer `first` runs each backward right after its forward, as one graph. */
 export function runsSteps(problem: Problem, first: number): boolean {
-  const { schedule, microBatchCount } = problem;
+  const { schedule } = problem;
   if (schedule.overlapsAllReduce || (schedule.splitsBackward && gradientsCross(problem, first))) return false;
-  return schedule.forwardsAhead(0, 1, microBatchCount) === 1;
+  return leastInFlight(problem, 0, 1) === 1;
+}
+
+/** K_p, as few as the schedule needs. */
+export function leastInFlight({ schedule, microBatchCount }: Problem, stage: number, stageCount: number): number {
+  return schedule.isStream
+    ? schedule.inFlight(stage, stageCount, microBatchCount)
+    : schedule.forwardsAhead(stage, stageCount, microBatchCount);
+}
+
+/** The problem for pipelines of that many stages: where rounds overlap, versions of the weights are kept for them. */
+export function withStages(problem: Problem, stageCount: number): Problem {
+  const { schedule, microBatchCount } = problem;
+  const ahead = schedule.isStream ? schedule.forwardsAhead(0, stageCount, microBatchCount) : 0;
+  const staleness = Math.ceil(ahead / microBatchCount);
+  return staleness === problem.staleness ? problem : { ...problem, staleness };
 }
 
 /** The prefix sums that apply to a stage of layers [first, end). */
@@ -182,7 +209,7 @@ export function withMicroBatchSize(
   schedule: Schedule = problem.schedule,
 ): Problem {
   const batchSize = problem.microBatchSize * problem.microBatchCount;
-  return { ...problem, schedule, microBatchSize, microBatchCount: batchSize / microBatchSize };
+  return { ...problem, staleness: 0, schedule, microBatchSize, microBatchCount: batchSize / microBatchSize };
 }
 
 /** Whether gradients travel back over the border in front of a layer. */
@@ -199,8 +226,9 @@ export interface StageLayout {
 
 /** The demand of layers [first, end) with K_p = inFlightCount. */
 export function stageDemand(problem: Problem, first: number, end: number, inFlightCount: number): StageDemand {
-  const { sums, optimizerState, recomputes, kept } = problem;
+  const { sums, optimizerState, staleness, recomputes, kept } = problem;
   const savedBytes = sums.savedBytes(first, end);
   const leastSavedBytes = recomputes ? kept.leastBytes(first, end) : savedBytes;
-  return demandOf(sums, [first, end], { savedBytes, leastSavedBytes, inFlight: inFlightCount, optimizerState });
+  const inFlight = inFlightCount;
+  return demandOf(sums, [first, end], { savedBytes, leastSavedBytes, inFlight, staleness, optimizerState });
 }

@@ -7,7 +7,7 @@ import type { Schedule } from '../schedule/schedules.ts';
 import type { RoundBounds } from './bounds.ts';
 import { Evaluator, simulatedMs } from './evaluate.ts';
 import { layoutPlan } from './layout.ts';
-import { type Problem, type StageLayout, stageDemand, withMicroBatchSize } from './problem.ts';
+import { type Problem, type StageLayout, stageDemand, withMicroBatchSize, withStages } from './problem.ts';
 import { withRecomputation } from './recomputation.ts';
 import type { Steps } from './steps.ts';
 
@@ -24,6 +24,8 @@ export interface Question {
   readonly schedule?: Schedule | undefined;
   /** Whether planners that support it may let devices recompute activations. */
   readonly mayRecompute: boolean;
+  /** See PlanInput. */
+  readonly isLeastStale: boolean;
 }
 
 /** The question with recomputation, for a planner that supports it. */
@@ -70,7 +72,8 @@ export function problemsOf(
       const { anyMs, straightMs } = bounds[index] as RoundBounds;
       return {
         problem: withMicroBatchSize(base, size, each),
-        boundMs: isStraight && !each.splitsBackward ? straightMs : anyMs,
+        // Only rounds that fill and drain obey the second bound.
+        boundMs: isStraight && !each.splitsBackward && !each.isStream ? straightMs : anyMs,
       };
     }),
   );
@@ -118,7 +121,7 @@ function answerIn(roundMs: number, problem: Problem, planner: string, layouts: r
   const samplesPerS = (layout.batchSize / roundMs) * 1000;
   const peakMemoryMiB: Record<string, number> = {};
   for (const { layers, devices, samples, inFlight, savedBytes } of layout.stages) {
-    const demand = stageDemand(problem, ...layers, inFlight);
+    const demand = stageDemand(withStages(problem, layout.stages.length), ...layers, inFlight);
     for (const [index, name] of devices.entries()) {
       const kept = { ...demand, savedBytes: savedBytes?.[index] ?? demand.savedBytes };
       peakMemoryMiB[name] = stageMemoryBytes(kept, samples[index] ?? 0) / bytesInMiB;
@@ -138,7 +141,8 @@ export interface Overload {
 export function overloadOf(problem: Problem, stages: readonly StagePlan[]): Overload | undefined {
   let worst: Overload | undefined;
   for (const { layers, devices, samples, inFlight } of stages) {
-    const demand = stageDemand(problem, ...layers, Math.min(inFlight, problem.microBatchCount));
+    const most = problem.schedule.isStream ? inFlight : Math.min(inFlight, problem.microBatchCount);
+    const demand = stageDemand(withStages(problem, stages.length), ...layers, most);
     for (const [index, name] of devices.entries()) {
       const hasMiB = problem.cluster.devices[problem.table.deviceIndex(name)]?.memoryMiB ?? 0;
       const neededMiB = stageMemoryBytes(demand, samples[index] ?? 0) / bytesInMiB;

@@ -1,7 +1,7 @@
 // The spaces of the planners that run one search (asteroid.ts) over different spaces.
 
 import { InputError } from '../errors.ts';
-import type { PlannerDevice, Problem } from './problem.ts';
+import { type PlannerDevice, type Problem, withStages } from './problem.ts';
 import type { Space } from './space.ts';
 
 /** The spaces that a planner searches. Throws InputError if it cannot plan such a problem. */
@@ -14,11 +14,20 @@ const places = (devices: readonly PlannerDevice[]): number[] => devices.map((dev
  */
 export function asteroidSpaces(problem: Problem): readonly Space[] {
   const sorted = [...problem.available].sort((a, b) => b.memoryBytes - a.memoryBytes || a.place - b.place);
-  return pinnedOrders(problem, places(sorted)).map((order) => ({
-    order,
-    groupLimit: order.length,
-    stageLimit: order.length,
-  }));
+  return pinnedOrders(problem, places(sorted)).flatMap((order) => wholeSpaces(problem, order));
+}
+
+/**
+ * All pipelines of all devices of an order. In a stream, more stages may need more versions of the weights; then each
+ * number of versions has a space of its own, up to the most stages that it is enough for.
+ */
+export function wholeSpaces(problem: Problem, order: readonly number[]): readonly Space[] {
+  const counts = order.map((_, index) => index + 1);
+  const limits = counts.filter(
+    (count) =>
+      count === order.length || withStages(problem, count).staleness < withStages(problem, count + 1).staleness,
+  );
+  return limits.map((stageLimit) => ({ order, groupLimit: order.length, stageLimit }));
 }
 
 /** Each device alone; the first of identical devices. */
@@ -73,7 +82,7 @@ export function everySpace(problem: Problem): readonly Space[] {
     for (const { place } of problem.available) if (!order.includes(place)) arrange([...order, place]);
   };
   arrange([]);
-  return orders.map((order) => ({ order, groupLimit: order.length, stageLimit: order.length }));
+  return orders.flatMap((order) => wholeSpaces(problem, order));
 }
 
 /**

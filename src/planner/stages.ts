@@ -9,7 +9,7 @@ import { interpolation, rangeOf } from '../cluster/times.ts';
 import { type Allocation, allocate, allocateByKind } from './allocation.ts';
 import { allReduceMs, passedBytes, passedFrames, ringMs, type Shares } from './cost.ts';
 import { largestShare } from './memory.ts';
-import { mayReplicate, type PlannerDevice, type Problem, stageDemand, sumsFor } from './problem.ts';
+import { leastInFlight, mayReplicate, type PlannerDevice, type Problem, stageDemand, sumsFor } from './problem.ts';
 import { recomputeMs } from './recomputation.ts';
 
 /**
@@ -367,7 +367,5 @@ function within(shares: readonly number[], limits: readonly number[]): boolean {
 
 /** The least K_p by the stage's distance from the end: entry p is for the first of the last p stages. */
 export function inFlightFromEnd(problem: Problem, stageLimit: number): number[] {
-  return Array.from({ length: stageLimit + 1 }, (_, stages) =>
-    stages === 0 ? 0 : problem.schedule.forwardsAhead(0, stages, problem.microBatchCount),
-  );
+  return Array.from({ length: stageLimit + 1 }, (_, stages) => (stages === 0 ? 0 : leastInFlight(problem, 0, stages)));
 }

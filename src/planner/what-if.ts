@@ -7,6 +7,7 @@ import type { OptimizerState } from '../cluster/memory.ts';
 import { deviceTimes, scaledTimes } from '../cluster/times.ts';
 import { checkTogether, parseCluster } from '../cluster/validate.ts';
 import { InputError } from '../errors.ts';
+import { scheduleOf } from '../schedule/schedules.ts';
 import { type PlanInput, plan } from './plan.ts';
 import { predictedPlan } from './predict.ts';
 import { holdersAfter } from './replan/backups.ts';
@@ -60,7 +61,10 @@ export interface WhatIf {
  * for planner hetpipe.
  */
 export function whatIf(input: WhatIfInput): WhatIf {
-  const { cluster, profileFor, current, changes, ...rest } = input;
+  const { cluster, profileFor, current, changes, ...asked } = input;
+  // Rounds that overlap go on doing so.
+  const isStream = current !== undefined && scheduleOf(current.schedule).isStream;
+  const rest = isStream ? { schedule: current.schedule, ...asked } : asked;
   const profile = profileFor(cluster);
   const { batchSize, optimizerState } = input;
   if (current !== undefined) checkTogether(current, profile, cluster);

@@ -15,42 +15,11 @@ import type { StageOptions } from '../runtime/device/stage-graphs.ts';
 import type { EntryOptions, StateEntry } from '../runtime/device/stage-state.ts';
 import type { UpdateOptions } from '../runtime/device/stage-update.ts';
 import type { Weights } from '../runtime/device/weight-versions.ts';
-import type { ExactEngine } from './exact-engine.ts';
 import { layerRules, learningRate, sampleIdAt } from './exact-model.ts';
 import { rowsOf, valuesOf, wrongRows } from './exact-rows.ts';
 import { ExactState } from './exact-state.ts';
 import { beginSums, type ExactSums, takeWitnesses, witnessCount } from './exact-sums.ts';
-
-/** What a stage takes from the world. */
-export interface StageWorld {
-  readonly engine: ExactEngine;
-  /** Milliseconds for one layer and one sample, forward; may change at any time. */
-  msPerSample(): number;
-  /** The membership epoch in which it computes. */
-  epoch(): number;
-  violate(what: string): void;
-  /** The samples of a round. Default: those of a batch. */
-  samplesIn?(round: number): number;
-  /** Rounds by which weights may lag behind the round that reads them. Default: 0, a synchronous run. */
-  readonly staleness?: number;
-  /** Default: `held`. A backward pass that reads the weights as they are is a mistake, planted to be found. */
-  readonly backwardReads?: 'held' | 'live';
-}
-
-/** A micro-batch between its forward and its backward pass. */
-interface Kept {
-  readonly round: number;
-  /** What the forward pass has read. */
-  readonly weights: Weights;
-  readonly samples: readonly number[];
-  /** By layer, then sample: what went into the layer, and last what came out. */
-  readonly values: readonly (readonly number[])[];
-  readonly labels: readonly number[];
-  /** By layer, then sample: the gradients of the layer's output. */
-  gradients: readonly (readonly number[])[] | undefined;
-  /** What goes to the stage before. */
-  inputGradients: readonly Tensor[];
-}
+import type { Kept, StageWorld } from './exact-world.ts';
 
 /** A stage of exact layers. */
 export class ExactStage implements StagePort {
@@ -72,6 +41,10 @@ export class ExactStage implements StagePort {
   #round = -1;
   /** This device's part of a smaller round, if it is in one. */
   #rest: RestShare | undefined;
+  /** In a stream, the version with which it began; undefined where rounds follow each other. */
+  #first: number | undefined;
+  /** In a stream, by round: this device's part of smaller rounds. */
+  readonly #rests = new Map<number, RestShare>();
   #takenMs = 0;
 
   constructor(options: StageOptions, world: StageWorld) {
@@ -92,7 +65,11 @@ export class ExactStage implements StagePort {
       this.beginRound(...given);
       this.#rest = share;
     };
-    return { ...withPasses(this, this, (bucket) => this.takeGradients(bucket)), beginRound };
+    const forward: RoundStage['forward'] = (microBatch, ...given) => {
+      if (this.#first !== undefined) this.#rests.set(microBatch.round, share);
+      return this.forward(microBatch, ...given);
+    };
+    return { ...withPasses(this, this, (...given) => this.takeGradients(...given)), beginRound, forward };
   }
 
   get versions(): readonly number[] {
@@ -123,14 +100,27 @@ export class ExactStage implements StagePort {
     this.#state.kept.drop(round);
   }
 
+  beginStream(first: number): void {
+    this.#forget();
+    this.#rests.clear();
+    this.#first = first;
+    this.#state.weights.beginStream(first, this.#staleness);
+  }
+
+  get #staleness(): number {
+    return this.#options.staleness ?? this.#world.staleness ?? 0;
+  }
+
   returnTo(round: number): void {
     this.#forget();
+    this.#state.weights.endStream();
     this.#state.weights.replace();
     this.#state.kept.returnTo(round);
   }
 
   dispose(): void {
     this.#forget();
+    this.#state.weights.endStream();
     this.#state.weights.replace();
     this.#state.kept.dispose();
   }
@@ -171,6 +161,8 @@ export class ExactStage implements StagePort {
   }
 
   #sumsOf(round: number): ExactSums {
+    if (this.#first !== undefined && !this.#sums.has(round))
+      this.#sums.set(round, beginSums(this.#layers.map(() => [0, 0])));
     return defined(this.#sums.get(round), `the sums of round ${round}`);
   }
 
@@ -184,7 +176,8 @@ export class ExactStage implements StagePort {
     const rows = defined(inputs[0], 'the input').data as Float32Array;
     const samples = this.#samplesOf(microBatch, firstSample);
     this.#checkRows(rows, samples, `micro-batch ${microBatch.index}`, round, this.#layers[0] === 0);
-    const weights = this.#state.weights.hold();
+    const weights = this.#state.weights.holdFor(round);
+    this.#checkRead(round, weights);
     const sums = this.#sumsOf(round);
     const values: number[][] = [valuesOf(rows, samples.length)];
     for (const [index, layer] of this.#layers.entries()) {
@@ -193,15 +186,25 @@ export class ExactStage implements StagePort {
       values.push(outputs);
       sums.outputs[index] = (sums.outputs[index] as number) + sum(outputs);
     }
-    this.#state.setStatistics(sums.statistics, sums.outputs);
+    if (this.#first === undefined) this.#state.setStatistics(sums.statistics, sums.outputs);
     const outputs = values.at(-1) as number[];
     const ownLabels = this.#labelsOf(labels, samples);
     const kept = { round, weights, samples, values, labels: ownLabels };
     this.#kept.set(keyOf(microBatch), { ...kept, gradients: undefined, inputGradients: [] });
-    const microBatchCount = this.#options.training.batchSize / this.#options.microBatchSize;
-    if (this.#kept.size > microBatchCount * (1 + (this.#world.staleness ?? 0)))
+    const { training, microBatchSize } = this.#options;
+    if (this.#kept.size > (training.batchSize / microBatchSize) * (1 + this.#staleness))
       this.#violate(`${this.#kept.size} micro-batches are in flight`);
     return this.#computed(1).then(() => (this.isLast ? [] : [this.#rows(samples, outputs, round)]));
+  }
+
+  /** In a stream, a round reads the version that its staleness says. */
+  #checkRead(round: number, weights: Weights): void {
+    if (this.#first === undefined) return;
+    const due = Math.max(this.#first, round - this.#staleness);
+    for (const layer of this.#layers) {
+      const version = this.#state.versionOf(layer, weights);
+      if (version !== due) this.#violate(`round ${round} reads version ${version} of layer ${layer}, not ${due}`);
+    }
   }
 
   /** The samples' labels, which come with their samples; zeros where there are none. */
@@ -233,61 +236,60 @@ export class ExactStage implements StagePort {
     void this.#computed(1, bucket);
   }
 
-  async takeGradients(bucket?: number): Promise<SegmentedVector> {
+  async takeGradients(bucket?: number, round: number = this.#round): Promise<SegmentedVector> {
     const [first, end] = this.#placesOf(bucket);
-    const { gradients, outputs, sampleCount } = this.#sumsOf(this.#round);
-    const witnesses = [1, sampleCount, this.#round, this.#world.epoch()];
+    const { gradients, outputs, sampleCount } = this.#sumsOf(round);
+    const witnesses = [1, sampleCount, round, this.#world.epoch()];
     const parts = [gradients.slice(first, end), outputs.slice(first, end), witnesses];
     await this.#computed(0);
     return new SegmentedVector(parts.map((values) => Float32Array.from(values)));
   }
 
-  putGradients({ segments }: SegmentedVector, bucket?: number): void {
+  putGradients({ segments }: SegmentedVector, bucket?: number, round: number = this.#round): void {
     const [gradients = [], outputs = [], witnesses = []] = segments;
     const [first, end] = this.#placesOf(bucket);
-    const sums = this.#sumsOf(this.#round);
+    const sums = this.#sumsOf(round);
     for (let index = 0; first + index < end; index++) {
       sums.gradients[first + index] = gradients[index] as number;
       sums.outputs[first + index] = outputs[index] as number;
     }
-    const own = { round: this.#round, epoch: this.#world.epoch() };
+    const own = { round, epoch: this.#world.epoch() };
     for (const wrong of takeWitnesses(sums, witnesses, own)) this.#violate(wrong);
-    this.#state.setStatistics(sums.statistics, sums.outputs);
+    if (this.#first === undefined) this.#state.setStatistics(sums.statistics, sums.outputs);
   }
 
-  async finishRound(countNorm: boolean): Promise<RoundTotals> {
-    const batchSize = this.#world.samplesIn?.(this.#round) ?? this.#options.training.batchSize;
-    const sums = this.#sumsOf(this.#round);
+  async finishRound(countNorm: boolean, round: number = this.#round): Promise<RoundTotals> {
+    const batchSize = this.#world.samplesIn?.(round) ?? this.#options.training.batchSize;
+    const sums = this.#sumsOf(round);
     const { lossSum, correctCount, gradients } = sums;
     const sampleCount = sums.summedCount ?? sums.sampleCount;
     if (sampleCount !== batchSize) this.#violate(`${sampleCount} samples of ${batchSize} are in the sums`);
     const norm = countNorm ? sum(gradients.map(layerRules.norm)) : 0;
-    const totals = { lossSum, correctCount, squaredNorm: norm, finite: true };
     await this.#computed(0);
-    return totals;
+    return { lossSum, correctCount, squaredNorm: norm, finite: true };
   }
 
-  update({ learningRate: rate, gradientScale, step }: UpdateOptions): void {
-    if (rate !== learningRate(this.#round)) this.#violate(`the update has the rate ${rate}`);
-    if (step !== this.#round + 1) this.#violate(`the update calls itself step ${step}`);
-    const { gradients } = this.#sumsOf(this.#round);
-    this.#state.weights.replace();
+  update({ learningRate: rate, gradientScale, step }: UpdateOptions, round: number = this.#round): void {
+    if (rate !== learningRate(round)) this.#violate(`the update has the rate ${rate}`);
+    if (step !== round + 1) this.#violate(`the update calls itself step ${step}`);
+    const [{ gradients, outputs }, isStream] = [this.#sumsOf(round), this.#first !== undefined];
+    this.#state.weights.advance();
     for (const [index, layer] of this.#layers.entries()) {
-      this.#state.checkVersions(layer, ['optimizer'], this.#round);
-      const { parameter, optimizer, buffer } = this.#state.layer(layer);
-      const moved = layerRules.momentum(optimizer[0], gradients[index] as number, gradientScale, parameter[0], rate);
-      this.#state.set('parameter', layer, [layerRules.weight(parameter[0], moved, step), parameter[1] + 1]);
-      this.#state.set('optimizer', layer, [moved, optimizer[1] + 1]);
-      this.#state.set('buffer', layer, [buffer[0], buffer[1] + 1]);
+      this.#state.checkVersions(layer, isStream ? ['parameter', 'optimizer', 'buffer'] : ['optimizer'], round);
+      const sums = { gradient: gradients[index] as number, output: isStream ? (outputs[index] as number) : undefined };
+      this.#state.update(layer, sums, { learningRate: rate, gradientScale, step });
     }
-    this.#sums.delete(this.#round);
+    this.#sums.delete(round);
+    this.#rests.delete(round);
+    if (isStream) this.keepVersion(round + 1);
     void this.#computed(0);
   }
 
   #samplesOf({ round, index: microBatch }: MicroBatchId, firstSample: number): number[] {
     const first = microBatch * this.#options.microBatchSize + firstSample;
-    const isOdd = microBatch === this.#rest?.lastMicroBatch;
-    const length = isOdd ? this.#rest?.lastSampleCount : this.#options.sampleCount;
+    const rest = this.#first === undefined ? this.#rest : this.#rests.get(round);
+    const isOdd = microBatch === rest?.lastMicroBatch;
+    const length = isOdd ? rest?.lastSampleCount : this.#options.sampleCount;
     return Array.from({ length: length ?? 0 }, (_, index) => sampleIdAt(this.#seed, round, first + index));
   }
 

@@ -3,6 +3,7 @@
 
 import { defined } from '../assert.ts';
 import { StageState } from '../runtime/device/stage-state.ts';
+import type { UpdateOptions } from '../runtime/device/stage-update.ts';
 import { type Weights, WeightVersions } from '../runtime/device/weight-versions.ts';
 import type { StateRole } from '../runtime/protocol/messages.ts';
 import type { ExactEngine } from './exact-engine.ts';
@@ -67,6 +68,12 @@ export class ExactState {
     return this.#engine.peek(held).data[0] as number;
   }
 
+  /** The rounds that a layer's weight has seen in a version of the weights. */
+  versionOf(layer: number, { parameters }: Weights): number {
+    const held = defined(parameters[stateNames(layer).parameter], 'a weight');
+    return this.#engine.peek(held).data[1] as number;
+  }
+
   #held(role: StateRole, layer: number): Versioned | undefined {
     const held = this.kept.get(role, stateNames(layer)[role]);
     return held && (this.#engine.peek(held).data as unknown as Versioned);
@@ -75,6 +82,20 @@ export class ExactState {
   /** Replaces a number of the live state. */
   set(role: StateRole, layer: number, [value, version]: Versioned): void {
     this.kept.set(role, stateNames(layer)[role], this.#engine.upload(versioned(value, version)));
+  }
+
+  /** A layer's update with a round's sums; `output`: what its statistic grows by now. */
+  update(
+    layer: number,
+    { gradient, output }: { readonly gradient: number; readonly output: number | undefined },
+    { learningRate, gradientScale, step }: UpdateOptions,
+  ): void {
+    const { parameter, optimizer, buffer } = this.layer(layer);
+    const moved = layerRules.momentum(optimizer[0], gradient, gradientScale, parameter[0], learningRate);
+    this.set('parameter', layer, [layerRules.weight(parameter[0], moved, step), parameter[1] + 1]);
+    this.set('optimizer', layer, [moved, optimizer[1] + 1]);
+    const statistic = output === undefined ? buffer[0] : layerRules.statistic(buffer[0], output);
+    this.set('buffer', layer, [statistic, buffer[1] + 1]);
   }
 
   /** The statistics become what they were, in `before`, with what has come since, in `outputs`. */

@@ -64,11 +64,12 @@ export function program(plan: PlanLayout, options: ProgramOptions = {}): Program
 }
 
 /**
- * The tick of a stream in which every round has `sampleCount` samples, at most the plan's batch: passes of
+ * program() for rounds of `sampleCount` samples, at most the plan's batch. In the tick of a stream, passes of
  * micro-batches that are not there are left out, and all others keep their places and offsets.
  */
-export function restTick(plan: PlanLayout, sampleCount: number, options: ProgramOptions = {}): Program {
+export function restProgram(plan: PlanLayout, sampleCount: number, options: ProgramOptions = {}): Program {
   const rest = layoutOf(plan, sampleCount);
+  if (!scheduleOf(plan.schedule).isStream) return program(rest, options);
   const orders = ordersOf(plan).map((order) => order.filter(({ microBatch }) => microBatch < rest.microBatchCount));
   return programOf({ ...rest, staleness: stalenessOf(plan) }, orders, options);
 }
@@ -76,6 +77,7 @@ export function restTick(plan: PlanLayout, sampleCount: number, options: Program
 /** The passes of each stage, in order. */
 function ordersOf(plan: PlanLayout): readonly (readonly Pass[])[] {
   const schedule = scheduleOf(plan.schedule);
+  if (plan.staleness !== undefined) stalenessOf(plan); // refuses what does not fit
   return plan.stages.map((_, stage) => {
     const pace = paceOf(plan, stage, schedule);
     if (schedule.gradients === 'backward') checkAhead(plan, stage, pace.ahead);
@@ -101,7 +103,8 @@ export function programOf(
   { feed = true }: ProgramOptions = {},
 ): Program {
   const { schedule, microBatchSize, microBatchCount } = plan;
-  const staleness = stalenessOf(plan);
+  // A plan's own has been looked at, of the plan as it is for whole rounds.
+  const staleness = scheduleOf(schedule).isStream ? (plan.staleness ?? stalenessOf(plan)) : undefined;
   const owners = plan.stages.map(membersOf);
   const lastSize = lastMicroBatchSize(plan);
   const isWhole = lastSize === microBatchSize;
@@ -110,8 +113,7 @@ export function programOf(
     (owners[stage] ?? []).map((member, index): DeviceProgram => {
       const saved = savedBytes?.[index];
       const kept = saved === undefined ? {} : { savedBytes: saved };
-      const behind = staleness[stage] ?? 0;
-      const stale = behind === 0 ? {} : { staleness: behind };
+      const stale = staleness === undefined ? {} : { staleness: staleness[stage] ?? 0 };
       const own = isEmpty(member) ? [] : (orders[stage] ?? []);
       const lastMember = lastOwners[stage]?.[index] ?? member;
       const isLeftOut = !isWhole && isEmpty(lastMember);
@@ -154,7 +156,8 @@ function instructionsOf(
   const isReduced = group.length > 1 && !isForwardOnly(plan, stage) && gradients === 'backward';
   const isCut = isReduced && overlapsAllReduce;
   const into: Instruction[] = [];
-  const lateUpdate = isReduced && isStream ? lateUpdateOf(order, stalenessOf(plan)[stage] ?? 0) : undefined;
+  const lateUpdate =
+    isReduced && isStream ? lateUpdateOf(order, (plan.staleness ?? stalenessOf(plan))[stage] ?? 0) : undefined;
   for (const [index, pass] of (isCut ? order.slice(0, -1) : order).entries()) {
     const borders = bordersAt(pass);
     if (index > 0 && index === lateUpdate) into.push({ kind: 'update', round: -1 });

@@ -99,7 +99,7 @@ export interface DeviceProgram {
   readonly samples: SampleRange;
   /** Bytes a sample that it keeps at most for its backward pass; absent: everything. */
   readonly savedBytes?: number;
-  /** By how many rounds the weights that it computes with lag behind; absent: not at all. */
+  /** In a stream: by how many rounds the weights that it computes with lag behind. Absent: rounds do not overlap. */
   readonly staleness?: number;
   readonly instructions: readonly Instruction[];
 }
@@ -152,10 +152,10 @@ export function bucketReductionOf({ instructions }: DeviceProgram): BucketReduct
 
 /**
  * Whether one pass gives all gradients that the device's update takes, and reads what it updates: one micro-batch, no
- * group to sum with, no other version.
+ * group to sum with, no stream.
  */
-export function isUpdateImmediate({ instructions, staleness = 0 }: DeviceProgram): boolean {
-  if (staleness > 0) return false;
+export function isUpdateImmediate({ instructions, staleness }: DeviceProgram): boolean {
+  if (staleness !== undefined) return false;
   const adding = instructions.filter((step) => isPass(step) && addsGradients(step.kind));
   return adding.length === 1 && !instructions.some(({ kind }) => kind === 'all-reduce');
 }

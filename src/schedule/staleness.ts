@@ -72,7 +72,8 @@ export interface StalenessWish {
  * The plan with the staleness that is wished for, written out; where nothing is, a plan keeps its own. InputError for
  * less than the plan needs.
  */
-export function withStaleness(plan: PlanLayout, { staleness, verticalSync = true }: StalenessWish): PlanLayout {
+export function withStaleness<Given extends PlanLayout>(plan: Given, wish: StalenessWish): Given {
+  const { staleness, verticalSync = true } = wish;
   const { isStream, gradients } = scheduleOf(plan.schedule);
   if (!isStream) return plan;
   if (gradients === 'tangent') {
@@ -92,6 +93,36 @@ export function withStaleness(plan: PlanLayout, { staleness, verticalSync = true
     );
   if (staleness !== undefined) return { ...plan, staleness: least.map(() => staleness) };
   return { ...plan, staleness: plan.staleness !== undefined && verticalSync ? stalenessOf(plan) : least };
+}
+
+/** What a plan's own staleness, if it has one, says of the plans that come in its place. */
+export function wishOf({ staleness }: PlanLayout): StalenessWish {
+  if (staleness === undefined) return {};
+  const [first = 0] = staleness;
+  return staleness.every((own) => own === first) ? { staleness: first } : { verticalSync: false };
+}
+
+/**
+ * A plan that has come in the place of another, with the staleness that is wished for; where the plan needs more, with
+ * that.
+ */
+export function withStalenessAgain<Given extends PlanLayout>(plan: Given, wish: StalenessWish): Given {
+  const { isStream, gradients } = scheduleOf(plan.schedule);
+  if (!isStream) return plan;
+  const { verticalSync = true, staleness = 0 } = wish;
+  if (gradients === 'tangent') return withStaleness(plan, wish.staleness === 0 ? { staleness } : {});
+  const least = leastStaleness(plan, verticalSync);
+  return { ...plan, staleness: least.map((needed) => Math.max(needed, staleness)) };
+}
+
+/**
+ * Rounds whose updates may stand before they have committed, and that devices may begin beyond the oldest of them: 1
+ * where rounds follow each other. Where they overlap, the first stage begins the rounds of its lead before it ends the
+ * oldest, and one more hides the way to the coordinator and back.
+ */
+export function commitWindow(plan: PlanLayout): number {
+  if (!scheduleOf(plan.schedule).isStream) return 1;
+  return Math.max(...plan.stages.map((_, stage) => roundsAhead(plan, stage))) + 2;
 }
 
 /**

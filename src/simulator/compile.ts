@@ -138,9 +138,14 @@ class Compiler {
       durations[opcodes[kind]] = passDurationMs(kind, [first, end], { times, samples, recomputeMs });
     durations[opcodes.update] = onGrid(times.updateMs(first, end));
     // Without a backward to wait for, all may come at once.
+    const { microBatchCount } = this.#program;
+    // Of forward gradients, which keep nothing, the data come a round ahead.
+    const keepsNothing = scheduleOf(this.#plan.schedule).gradients === 'tangent';
     const inFlight = isForwardOnly(this.#plan, program.stage)
-      ? this.#program.microBatchCount
-      : effectiveInFlight(this.#plan, program.stage);
+      ? microBatchCount
+      : keepsNothing
+        ? 2 * microBatchCount
+        : effectiveInFlight(this.#plan, program.stage);
     const changing = { overlappedReduceCpuMs: 0, feeds: [] };
     return { program, place, times, durations, recomputeMs, trainedFrom, inFlight, ...changing };
   }

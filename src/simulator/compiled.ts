@@ -18,10 +18,15 @@ export const opcodes: Readonly<Record<Instruction['kind'], number>> = {
   tangent: 9,
 };
 
-/** By opcode: 1 for a pass after which a stage keeps one micro-batch less. */
+/** By opcode: 1 for a pass after which a stage keeps one micro-batch less, or none of it (tangents). */
 export const endsMicroBatch: Uint8Array = Uint8Array.from(Object.keys(opcodes), (kind) =>
-  Object.hasOwn(passes, kind) && passes[kind as PassKind].keeps < 0 ? 1 : 0,
+  Object.hasOwn(passes, kind) && isLastOf(kind as PassKind) ? 1 : 0,
 );
+
+function isLastOf(kind: PassKind): boolean {
+  const { keeps, does } = passes[kind];
+  return keeps < 0 || does.includes('tangent');
+}
 
 /** The kind of an opcode. */
 export const instructionKinds: readonly Instruction['kind'][] = Object.keys(opcodes) as Instruction['kind'][];

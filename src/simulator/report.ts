@@ -61,12 +61,14 @@ function peakMemoryMiB(
   optimizerState: OptimizerState,
 ): number {
   const [first, end] = program.layers;
-  const mostBytes = sums.savedBytes(trainedFrom, end);
+  // Forward gradients keep nothing, and read the live weights alone.
+  const isTangent = program.instructions.some(({ kind }) => kind === 'tangent');
+  const mostBytes = isTangent ? 0 : sums.savedBytes(trainedFrom, end);
   const leastBytes = kept.leastBytes(trainedFrom, end);
   const demand = demandOf(sums, [first, end], {
     savedBytes: Math.min(mostBytes, Math.max(leastBytes, program.savedBytes ?? mostBytes)),
     inFlight,
-    staleness: trainedFrom < end ? (program.staleness ?? 0) : 0,
+    staleness: trainedFrom < end && !isTangent ? (program.staleness ?? 0) : 0,
     optimizerState,
   });
   return stageMemoryBytes(demand, program.samples[1] - program.samples[0]) / bytesInMiB;

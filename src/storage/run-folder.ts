@@ -9,7 +9,15 @@ import { type Disk, errorCode, readError, writeError } from './disk.ts';
 import { keepLines, type LineLog, openLineLog } from './line-log.ts';
 
 /** The documents of a run. */
-export type RunFile = 'config.yaml' | 'cluster.json' | 'profile.json' | 'plan.json' | 'trace.json' | 'model.onnx';
+export type RunFile =
+  | 'config.yaml'
+  | 'cluster.json'
+  | 'profile.json'
+  | 'plan.json'
+  | 'trace.json'
+  | 'model.onnx'
+  | 'labels.txt'
+  | 'data.json';
 
 /** One line of metrics.jsonl. A loss that is no number stands as null. */
 export interface MetricsLine {

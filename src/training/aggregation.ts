@@ -13,21 +13,22 @@ export interface Aggregation {
   readonly every: number;
   /** n: the versions that the stage trains with at once, which is P − p in stage p of P. */
   readonly versionCount: number;
-  /** The version that the stream began with; the mean takes none before it. */
+  /** The version that the stream began with: those before it are not to be had. */
   readonly firstVersion: number;
 }
 
 /**
  * The versions whose mean update number `update` (from 0) is applied to, in ascending order: update − n + 1 … update
- * every K·n updates but at update 0, else only version `update`. Version v is the state after v updates.
+ * every K·n updates, but at update 0 and where the stream has not so many versions yet; else only version `update`.
+ * Version v is the state after v updates.
  */
 export function aggregatedVersions(
   update: number,
   { every, versionCount, firstVersion }: Aggregation,
 ): readonly number[] {
-  const isDue = every > 0 && update > 0 && update % (every * versionCount) === 0;
-  const first = isDue ? Math.max(firstVersion, update - versionCount + 1) : update;
-  return Array.from({ length: update - first + 1 }, (_, index) => first + index);
+  const first = update - versionCount + 1;
+  const isDue = every > 0 && update > 0 && update % (every * versionCount) === 0 && first >= firstVersion;
+  return isDue ? Array.from({ length: versionCount }, (_, index) => first + index) : [update];
 }
 
 /** The versions before version `update` that an update may need: what a stage keeps for aggregation. */

@@ -6,7 +6,7 @@ import { createReferenceEngine } from '../engine/reference.ts';
 import { gradientName } from '../graph/gradient-name.ts';
 import { scalar, type Tensor, tensor, toNumbers } from '../graph/tensor.ts';
 import { runGraph } from '../testing/run-graph.ts';
-import { meanGraph, versionName } from './aggregation.ts';
+import { aggregatedVersions, meanGraph, versionName } from './aggregation.ts';
 import { optimizerGraph } from './optimizers.ts';
 import { checkCorrection, correctionOf } from './staleness.ts';
 import type { OptimizerKind, OptimizerOptions } from './update-rules.ts';
@@ -115,6 +115,24 @@ test('a correction of no staleness is the plain optimizer, to the graph', () => 
       const corrected = optimizerGraph(kind, parameters, { momentum: 0.9, correction });
       assert.deepEqual(corrected.graph, optimizerGraph(kind, parameters, { momentum: 0.9 }).graph);
     }
+});
+
+test('a stage of three versions averages them every 3 K updates, but not before a stream has three', () => {
+  const of = (update: number, every: number, firstVersion = 0): readonly number[] =>
+    aggregatedVersions(update, { every, versionCount: 3, firstVersion });
+  assert.deepEqual(
+    [0, 1, 3, 4, 6].map((update) => of(update, 1)),
+    [[0], [1], [1, 2, 3], [4], [4, 5, 6]],
+  );
+  assert.deepEqual(
+    [3, 6].map((update) => of(update, 2)),
+    [[3], [4, 5, 6]],
+  );
+  assert.deepEqual(
+    [6, 6, 6].map((update, index) => of(update, 1, 4 + index)),
+    [[4, 5, 6], [6], [6]],
+  );
+  assert.deepEqual(of(6, 0), [6]);
 });
 
 test('the mean of three versions of two parameters', async () => {

@@ -2,14 +2,16 @@
 
 import type { Command } from 'commander';
 import { InputError } from '../../errors.ts';
-import type { Graph } from '../../graph/graph.ts';
-import { importModel } from '../../graph/onnx/import.ts';
+import { type ImportedModel, importModel } from '../../graph/onnx/import.ts';
 import { parseInputShape } from '../../graph/onnx/input-shapes.ts';
+import { metadataOf } from '../../graph/onnx/metadata.ts';
 import { readModel } from '../../runtime/host/models.ts';
 import { evaluate } from '../../runtime/host/session-here.ts';
 import { modelOfRun } from '../../runtime/host/trained.ts';
 import { loadDataset } from '../../storage/node/datasets.ts';
+import { readUse } from '../../training/data/preparation.ts';
 import { lossKinds } from '../../training/losses.ts';
+import { pictureInputOf } from '../fit-model.ts';
 import { collected, engineName, integer, positive } from '../flag-values.ts';
 import { createOutput } from '../output.ts';
 import { grouped } from '../terminal.ts';
@@ -19,7 +21,7 @@ interface EvalCommandOptions {
   readonly run?: string;
   readonly inputShape: readonly string[];
   readonly data?: string;
-  readonly loss: string;
+  readonly loss?: string;
   readonly output?: string;
   readonly ignoreLabel?: string;
   readonly threads: string;
@@ -35,7 +37,7 @@ export function addEval(program: Command): Command {
     .option('--model <FILE>', 'an ONNX file')
     .option('--run <DIR>', "instead of --model: the last checkpoint of this run's folder")
     .option('--data <SPEC>', 'the data (their test part, if they have one)')
-    .option('--loss <NAME>', lossKinds.join(' | '), 'cross-entropy')
+    .option('--loss <NAME>', `${lossKinds.join(' | ')} (default: the loss of its training, else cross-entropy)`)
     .option('--output <NAME>', "the model's output that the loss takes (default: its first)")
     .option('--ignore-label <N>', 'labels that are left out, such as 255; -100 always is')
     .option('--input-shape <NAME=SHAPE>', 'sizes that the model leaves open, as x=N,3,224,224', collected, [])
@@ -49,11 +51,18 @@ async function evalModel(options: EvalCommandOptions): Promise<void> {
   const output = createOutput(options);
   if (options.data === undefined) throw new InputError('--data is missing: give the data to test on.');
   const { output: outputName } = options;
-  const loss = lossKinds.find((name) => name === options.loss);
-  if (loss === undefined) throw new InputError(`--loss ${options.loss} must be one of ${lossKinds.join(', ')}.`);
+  const given = lossKinds.find((name) => name === options.loss);
+  if (options.loss !== undefined && given === undefined)
+    throw new InputError(`--loss ${options.loss} must be one of ${lossKinds.join(', ')}.`);
   const model = await modelOf(options);
-  const { train, test } = await loadDataset(options.data);
-  const result = await evaluate(model, test ?? train, {
+  const { loss: own = 'cross-entropy', preparation, classNames } = readUse(metadataOf(model.proto)) ?? {};
+  const loss = given ?? own;
+  const { train, test } = await loadDataset(options.data, {
+    picture: pictureInputOf(model.graph),
+    preparation,
+    ...(classNames === undefined ? {} : { classNames }),
+  });
+  const result = await evaluate(model.graph, test ?? train, {
     loss,
     ...(outputName === undefined ? {} : { output: outputName }),
     ...(options.ignoreLabel === undefined ? {} : { ignoreLabel: integer('--ignore-label', options.ignoreLabel) }),
@@ -71,10 +80,10 @@ async function evalModel(options: EvalCommandOptions): Promise<void> {
   );
 }
 
-async function modelOf({ model, run, inputShape }: EvalCommandOptions): Promise<Graph> {
+async function modelOf({ model, run, inputShape }: EvalCommandOptions): Promise<ImportedModel> {
   if (model !== undefined && run !== undefined)
     throw new InputError('--model and --run cannot both be given: choose one.');
-  if (run !== undefined) return importModel((await modelOfRun(run)).bytes).graph;
+  if (run !== undefined) return importModel((await modelOfRun(run)).bytes);
   if (model === undefined) throw new InputError('--model or --run is missing: give an ONNX file or a run folder.');
-  return (await readModel(model, inputShape.map(parseInputShape))).graph;
+  return readModel(model, inputShape.map(parseInputShape));
 }

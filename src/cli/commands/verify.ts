@@ -9,9 +9,9 @@ import { verifyRun } from '../../runtime/host/session-here.ts';
 import { usedDeviceCount } from '../../runtime/run/choose-plan.ts';
 import type { Comparison } from '../../runtime/run/verify.ts';
 import { stalenessOf } from '../../schedule/staleness.ts';
+import { describeRun } from '../describe-run.ts';
 import { readRun } from '../inputs.ts';
 import { createOutput, interruptedExitCode, interruptSignal, type Output } from '../output.ts';
-import { describeRun } from '../report.ts';
 import { addSettingFlags, givenFlags, resolveSettings } from '../settings.ts';
 import { counted } from '../terminal.ts';
 

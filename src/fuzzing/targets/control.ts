@@ -120,6 +120,7 @@ const toWorker: ToWorker = {
   deploy: { plan, round: 3, moves: [{ layers: [0, 2], from: null, to: 'a' }], stateCount: 4, peers },
   state: { role: 'parameter', name: 'a.weight' },
   round: { round: 3, learningRate: 0.1, replicate: true },
+  flush: { round: 4 },
   commit: { round: 3, gradientScale: 0.5 },
   snapshot: { round: 4, withState: true },
   release: { before: 3 },

@@ -26,7 +26,7 @@ import {
 } from './generated/onnx_pb.ts';
 import type { ImportedModel } from './import.ts';
 import { inferenceNodes } from './inference-nodes.ts';
-import { producerName, writeMetadata } from './metadata.ts';
+import { producerName, withEntries, writeMetadata } from './metadata.ts';
 import { dataTypeOf, elementTypeOf, encodeTensor, replaceTensor } from './tensors.ts';
 
 /** Options of {@link exportModel}. */
@@ -36,6 +36,8 @@ export interface ExportOptions {
    * weights.
    */
   readonly mode?: 'inference' | 'as-imported';
+  /** Entries of the file's metadata, in place of those with their keys. Default: none. */
+  readonly metadata?: ReadonlyMap<string, string> | undefined;
 }
 
 /** Versions of other domains whose operators our graphs may use; default 1. */
@@ -66,7 +68,10 @@ export function exportModel(
   }
   const patched = patchGraph(graph, { initializer, node });
   return encodeModel(
-    patchModel(imported.proto, { graph: options.mode === 'as-imported' ? patched : inferenceNodes(patched) }),
+    patchModel(imported.proto, {
+      graph: options.mode === 'as-imported' ? patched : inferenceNodes(patched),
+      metadataProps: withEntries(imported.proto.metadataProps, options.metadata),
+    }),
   );
 }
 
@@ -78,6 +83,8 @@ export interface ShapeOptions {
   readonly values?: readonly ValueInfo[];
   /** The name of an additional first output, an empty sequence of tensors. Default: none. */
   readonly emptySequence?: string | undefined;
+  /** Entries of the file's metadata. Default: none. */
+  readonly metadata?: ReadonlyMap<string, string> | undefined;
 }
 
 /**
@@ -98,7 +105,7 @@ export function exportGraph(
         create(OperatorSetIdProtoSchema, { domain, version: BigInt(domainVersions[domain] ?? 1) }),
       ),
       graph: encodeGraph(graph, trained, shapes),
-      metadataProps: writeMetadata(graph),
+      metadataProps: withEntries(writeMetadata(graph), shapes.metadata),
     }),
   );
 }

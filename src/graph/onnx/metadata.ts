@@ -39,6 +39,20 @@ export function writeMetadata(graph: Graph): StringStringEntryProto[] {
   ];
 }
 
+/** All entries of a file. */
+export function metadataOf({ metadataProps }: Pick<ModelProto, 'metadataProps'>): ReadonlyMap<string, string> {
+  return new Map(metadataProps.map(({ key, value }) => [key, value]));
+}
+
+/** Entries with others in place of those with their keys. */
+export function withEntries(
+  entries: readonly StringStringEntryProto[],
+  others: ReadonlyMap<string, string> = new Map(),
+): StringStringEntryProto[] {
+  const added = [...others].map(([key, value]) => create(StringStringEntryProtoSchema, { key, value }));
+  return [...entries.filter(({ key }) => !others.has(key)), ...added];
+}
+
 /** The entries of a file; an entry not in the form of {@link writeMetadata} counts as absent. */
 export function readMetadata(model: ModelProto): Metadata {
   const read = (key: string): unknown => {

@@ -2,6 +2,7 @@
 // The baseline for light re-planning, and a later improvement in the background if it gains more than it costs.
 
 import type { Plan } from '../../cluster/cluster.ts';
+import { scheduleOf } from '../../schedule/schedules.ts';
 import { planSteps } from '../plan.ts';
 import { finish, type Steps } from '../steps.ts';
 import { type ReplanInput, remainingProblem, survivingStages } from './survivors.ts';
@@ -14,7 +15,10 @@ export interface HeavyInput extends ReplanInput {
   readonly signal?: AbortSignal;
 }
 
-/** The full planner's plan on the remaining devices. Throws InputError if nothing fits, and the signal's reason. */
+/**
+ * The full planner's plan on the remaining devices; of a stream, a stream. Throws InputError if nothing fits, and the
+ * signal's reason.
+ */
 export function heavyReplan(input: HeavyInput): Plan {
   return finish(heavyReplanSteps(input));
 }
@@ -27,6 +31,7 @@ export function* heavyReplanSteps(input: HeavyInput): Steps<Plan> {
   const { forwardOnlyLayers } = plan;
   const found = yield* planSteps({
     ...{ profile, cluster, planner, batchSize: plan.batchSize, optimizerState, replicateBatchDependent },
+    ...(scheduleOf(plan.schedule).isStream ? { schedule: plan.schedule } : {}),
     ...(microBatchSize === 'any' ? {} : { microBatchSize }),
     ...(mayRecompute === undefined ? {} : { mayRecompute }),
     ...(signal === undefined ? {} : { signal }),

@@ -18,7 +18,14 @@ import { keptByDevices } from '../layout.ts';
 import { largestShare, leastMemoryBytes } from '../memory.ts';
 import { straightPartition } from '../partition.ts';
 import { predictedPlan } from '../predict.ts';
-import { type PlannerDevice, type Problem, type StageLayout, stageDemand, withMicroBatchSize } from '../problem.ts';
+import {
+  type PlannerDevice,
+  type Problem,
+  type StageLayout,
+  stageDemand,
+  withMicroBatchSize,
+  withStages,
+} from '../problem.ts';
 import { kindsOf, type Group as StageGroup, StageTable } from '../stages.ts';
 import { backups, holdersAfter } from './backups.ts';
 import { type CutCosts, chooseCuts, cutCosts, type Group } from './cuts.ts';
@@ -37,7 +44,7 @@ interface Settled extends StageLayout {
 export function lightReplan(input: ReplanInput): Plan {
   const { plan, lost } = input;
   const survivors = survivingStages(plan, lost);
-  const problem = remainingProblem(input);
+  const problem = withStages(remainingProblem(input), survivors.length);
   const kept = survivors.length === plan.stages.length ? keptCuts(input, problem, survivors) : undefined;
   const { schedule, stages } = kept ?? movedCuts(input, problem, survivors);
   return planned(input, problem, schedule, stages);
@@ -97,9 +104,9 @@ function movedCuts(
   const { schedule } = problem;
   const lean = schedules['1f1b'];
   // 1f1b sums the gradients in gpipe's order and needs less memory.
-  for (const each of schedule === lean ? [lean] : [schedule, lean]) {
-    const scheduled = withMicroBatchSize(problem, problem.microBatchSize, each);
-    for (const rule of each === lean ? inFlightRules : inFlightRules.slice(0, 1)) {
+  for (const each of schedule === lean || schedule.isStream ? [schedule] : [schedule, lean]) {
+    const scheduled = withStages(withMicroBatchSize(problem, problem.microBatchSize, each), survivors.length);
+    for (const rule of each === lean || each.isStream ? inFlightRules : inFlightRules.slice(0, 1)) {
       const settled = bestCuts(input, scheduled, survivors, rule);
       if (settled === undefined) continue;
       const stages = settled.map((stage) => ({
@@ -169,10 +176,12 @@ class Candidates {
   constructor(problem: Problem, groups: readonly Group[], costs: CutCosts) {
     this.#groups = groups;
     this.#costs = costs;
-    // The evaluator knows 1f1b and gpipe; cuts that are good for 1f1b are good for schedules derived from it.
+    // The evaluator knows 1f1b, gpipe and streams; cuts that are good for 1f1b are good for schedules derived from it.
     const { schedule, microBatchSize } = problem;
     this.#evaluator = new Evaluator(
-      schedule.name === 'gpipe' ? problem : withMicroBatchSize(problem, microBatchSize, schedules['1f1b']),
+      schedule.name === 'gpipe' || schedule.isStream
+        ? problem
+        : withMicroBatchSize(problem, microBatchSize, schedules['1f1b']),
     );
     this.#table = new StageTable(problem);
     this.#unitsEach = problem.microBatchCount * groups.reduce((sum, { devices }) => sum + devices.length, 0);
@@ -304,10 +313,12 @@ function planned(
   schedule: string,
   stages: readonly StagePlan[],
 ): Plan {
-  const { batchSize, microBatchSize, microBatchCount, forwardOnlyLayers, compression } = plan;
+  const { batchSize, microBatchSize, microBatchCount, forwardOnlyLayers, staleness, compression } = plan;
   const layout: PlanLayout = {
     ...{ planner: 'light', schedule, batchSize, microBatchSize, microBatchCount, stages },
     ...(forwardOnlyLayers === undefined ? {} : { forwardOnlyLayers }),
+    // With other stages, the least that they need.
+    ...(staleness?.length === stages.length ? { staleness } : {}),
     ...(compression === undefined ? {} : { compression }),
   };
   if (profile === undefined) return { ...layout, predicted: { roundMs: 0, samplesPerS: 0, peakMemoryMiB: {} } };

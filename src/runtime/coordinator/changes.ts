@@ -143,6 +143,11 @@ function recover(state: MachineState, change: Change): Step {
   ];
 }
 
+/** The state of a layout that has not been drained. */
+function notFlushed({ flushedRound: _, ...state }: MachineState): MachineState {
+  return state;
+}
+
 /** Establishes a plan, from the last round after which every layer has a holder. */
 export function relayout(config: MachineConfig, state: MachineState, plan: Plan): Step {
   const members = fullMembers(state);
@@ -162,7 +167,7 @@ export function relayout(config: MachineConfig, state: MachineState, plan: Plan)
   const bytes = layerBytes === undefined ? {} : { bytes: (layer: number): number => layerBytes[layer] ?? 0 };
   const travels = moves({ holders: holdersAt(held, round, layerCount), target: plan, ...bytes });
   const next: MachineState = {
-    ...state,
+    ...notFlushed(state),
     ...nothingStands,
     phase: 'deploying',
     epoch: state.epoch + 1,

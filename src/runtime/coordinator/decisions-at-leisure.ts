@@ -4,6 +4,7 @@
 
 import type { Plan } from '../../cluster/cluster.ts';
 import { InputError } from '../../errors.ts';
+import { scheduleOf } from '../../schedule/schedules.ts';
 import type { Drift } from '../knowledge/layout-planner.ts';
 import type { Proposal } from '../protocol/layout-change.ts';
 import { message, type RoundResult } from '../protocol/messages.ts';
@@ -104,6 +105,7 @@ export class DecisionsAtLeisure {
   /** Between two rounds: what to do about the next loss. */
   #prepare(): void {
     const { options, planner, readiness } = this.#context;
+    if (this.#isStreaming()) return;
     this.#stopPreparing();
     this.#stopPreparing = options.clock.after(0, () => {
       const { plan } = this.#context.state;
@@ -134,10 +136,17 @@ export class DecisionsAtLeisure {
 
   #watchDrift(results: Readonly<Record<string, RoundResult>>): void {
     const { planner, state } = this.#context;
+    if (this.#isStreaming()) return;
     const drift = state.plan && planner.computed(results, state.plan);
     if (drift !== undefined) this.drifted(drift);
     for (const [device, peer] of planner.linksToMeasure(this.#devices()))
       this.#context.send(device, message('measure-link', { peer }));
+  }
+
+  /** Whether rounds overlap: what they take says nothing of single rounds. */
+  #isStreaming(): boolean {
+    const { plan } = this.#context.state;
+    return plan !== undefined && scheduleOf(plan.schedule).isStream;
   }
 
   /** Devices that may be given work. */

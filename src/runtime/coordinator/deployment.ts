@@ -2,7 +2,7 @@
 // each device of a layout is sent, and checkpoints.
 
 import { RunError } from '../../errors.ts';
-import { layoutOf, program } from '../../schedule/generate.ts';
+import { program, restProgram } from '../../schedule/generate.ts';
 import type { Program } from '../../schedule/program.ts';
 import type { PlanRequest } from '../knowledge/layout-planner.ts';
 import { message } from '../protocol/messages.ts';
@@ -62,7 +62,7 @@ export class Deployment {
   deploy({ plan, epoch, round, moves, members }: Effect<'deploy'>): void {
     const context = this.#context;
     context.epoch = epoch;
-    const programFor = (sampleCount: number): Program => program(layoutOf(plan, sampleCount));
+    const programFor = (sampleCount: number): Program => restProgram(plan, sampleCount);
     context.feed.begin(program(plan), programFor);
     context.results?.begin(programFor, round);
     context.planner.begin(plan, context.state.copyEvery);

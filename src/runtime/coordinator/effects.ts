@@ -1,6 +1,7 @@
 // What the machine's effects do: one handler for each kind. Effects decide nothing; what they cause comes back as an
 // input of the machine.
 
+import { stalenessOf } from '../../schedule/staleness.ts';
 import { message } from '../protocol/messages.ts';
 import { batchAt } from '../protocol/round-batch.ts';
 import { sampleMs } from './answer-checks.ts';
@@ -62,6 +63,8 @@ const handlers: {
     // What was found in a hurry may be improved at leisure.
     if (lost.length > 0) decisions.reconsider();
   },
+  'stream-begins': ({ context }, { plan, round }) =>
+    context.observe({ kind: 'stream', round, staleness: stalenessOf(plan) }),
   replicated: ({ context }, { round }) => context.observe({ kind: 'replicated', round }),
   dismiss: ({ presence }, { device, reason }) => presence.dismiss(device, reason),
   'write-checkpoint': ({ deployment }, { round }) => deployment.writeCheckpoint(round),

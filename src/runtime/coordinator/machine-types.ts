@@ -21,7 +21,8 @@ export interface MachineConfig extends RoundBatches {
   readonly evaluateEvery?: number;
   /**
    * Rounds that are granted beyond the oldest that has not committed; devices may prepare as many before it commits.
-   * Default 1: they compute one round ahead and prepare it after the commit.
+   * Default: as many as the plan needs (`commitWindow`); 1 where rounds follow each other: they compute one round ahead
+   * and prepare it after the commit.
    */
   readonly window?: number;
   readonly batchSizesToProfile: readonly number[];
@@ -113,6 +114,8 @@ export interface MachineState {
   readonly round: number;
   /** The last round that members may begin. */
   readonly grantedRound: number;
+  /** Where rounds overlap: the round before which members were last told to drain the pipeline. Absent: none. */
+  readonly flushedRound?: number;
   /** Rounds below this have data. */
   readonly offeredRounds: number;
   /** The run ends before this round; `MachineConfig.endRound` until it is known otherwise. */
@@ -178,7 +181,7 @@ export type MachineEffect =
         readonly message: Kind;
         readonly control: ToWorker[Kind];
       };
-    }['measure' | 'profile' | 'round' | 'commit' | 'snapshot' | 'release' | 'probe' | 'gone' | 'end']
+    }['measure' | 'profile' | 'round' | 'flush' | 'commit' | 'snapshot' | 'release' | 'probe' | 'gone' | 'end']
   /** Send the model (the shell holds its bytes). */
   | { readonly kind: 'send-model'; readonly device: string }
   | { readonly kind: 'send-peers'; readonly device: string; readonly members: readonly Member[] }
@@ -233,6 +236,8 @@ export type MachineEffect =
       readonly source: 'devices' | 'checkpoint';
       readonly moves: readonly Move[];
     }
+  /** A layout whose rounds overlap stands: a stream begins with the version after `round` rounds. */
+  | { readonly kind: 'stream-begins'; readonly plan: Plan; readonly round: number }
   /** The new layout stands. */
   | { readonly kind: 'changed'; readonly change: Change; readonly round: number }
   /** All single-device stages have been copied, as they were after `round` rounds. */

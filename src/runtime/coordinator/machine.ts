@@ -10,6 +10,7 @@
 // (changes.ts), and resume there in a new layout.
 
 import { assert, defined } from '../../assert.ts';
+import { scheduleOf } from '../../schedule/schedules.ts';
 import type { Phase } from '../protocol/events.ts';
 import type { Proposal } from '../protocol/layout-change.ts';
 import { confirmedAlive, expel, lost, relayout, suspected, wantsToLeave } from './changes.ts';
@@ -18,7 +19,7 @@ import type { Answer, MachineConfig, MachineEffect, MachineInput, MachineState, 
 import { fail, fullMembers } from './members.ts';
 import { askForProfiles, linksMeasured, measuresOnePair, peersToMeasure, profiled } from './profiling.ts';
 import { copied } from './replication.ts';
-import { afterCheckpoint, finish, goOn, goOnIfIdle, offered, prepared, settle } from './rounds.ts';
+import { afterCheckpoint, finish, flushed, goOn, goOnIfIdle, offered, prepared, settle } from './rounds.ts';
 
 /** The state before anyone has joined. */
 export function initialState(config: MachineConfig): MachineState {
@@ -55,7 +56,10 @@ export function initialState(config: MachineConfig): MachineState {
 
 /** One transition. Inputs that come too late (after the end, from a device that is gone) change nothing. */
 export function step(config: MachineConfig, state: MachineState, input: MachineInput): Step {
-  if (state.phase === 'ended') return [state, []];
+  return state.phase === 'ended' ? [state, []] : flushed(config, transition(config, state, input));
+}
+
+function transition(config: MachineConfig, state: MachineState, input: MachineInput): Step {
   switch (input.kind) {
     case 'joined':
       return joined(config, state, input);
@@ -291,6 +295,7 @@ function established(config: MachineConfig, state: MachineState): Step {
   };
   const effects: MachineEffect[] = [{ kind: 'phase', phase: 'training' }];
   if (change !== undefined) effects.push({ kind: 'changed', change, round: state.round });
+  if (scheduleOf(plan.schedule).isStream) effects.push({ kind: 'stream-begins', plan, round: state.round });
   const [settled, releases] = state.isSettled ? settle(config, stands) : [stands, []];
   const [next, welcomes] = startQueued(settled);
   return goOn(config, next, [...effects, ...releases, ...welcomes]);

@@ -8,6 +8,8 @@
 //   member              ├─ compute 0 ─ prepared 0 ─┼─ compute 1 ─ prepared 1 ─┼─ compute 2 …
 
 import { defined } from '../../assert.ts';
+import { scheduleOf } from '../../schedule/schedules.ts';
+import { commitWindow } from '../../schedule/staleness.ts';
 import type { RoundResult } from '../protocol/messages.ts';
 import { notFinite } from '../protocol/not-finite.ts';
 import { batchAt, scaleOf } from '../protocol/round-batch.ts';
@@ -101,8 +103,25 @@ function grant(config: MachineConfig, state: MachineState, round: number, replic
 }
 
 /** Rounds that devices may prepare before the oldest of them has committed. */
-function windowOf({ window = 1 }: MachineConfig): number {
-  return window;
+function windowOf({ window }: MachineConfig, { plan }: MachineState): number {
+  return window ?? (plan === undefined ? 1 : commitWindow(plan));
+}
+
+/**
+ * Where rounds overlap: the pipeline drains before a round that is not granted before all others have committed,
+ * because training pauses or ends there.
+ */
+export function flushed(config: MachineConfig, [state, effects]: Step): Step {
+  const { phase, plan, grantedRound } = state;
+  const round = grantedRound + 1;
+  if (phase !== 'training' || plan === undefined || !scheduleOf(plan.schedule).isStream) return [state, effects];
+  const isDue =
+    state.stopRequested || state.proposal !== undefined || round >= state.endRound || isPause(config, state, round);
+  if (!isDue || grantedRound < state.round || state.flushedRound === round) return [state, effects];
+  const flushes = activeDevices(state).map(
+    (device): MachineEffect => ({ kind: 'send', device, message: 'flush', control: { round } }),
+  );
+  return [{ ...state, flushedRound: round }, [...effects, ...flushes]];
 }
 
 /**
@@ -114,7 +133,7 @@ function proceed(config: MachineConfig, state: MachineState, before: readonly Ma
   const waitingFor = activeDevices(state).filter((device) => done[device] === undefined);
   let next: MachineState = { ...state, phase: 'training', waitingFor };
   const effects = [...before];
-  const lastRound = Math.min(state.endRound, state.offeredRounds, state.round + windowOf(config) + 1) - 1;
+  const lastRound = Math.min(state.endRound, state.offeredRounds, state.round + windowOf(config, state) + 1) - 1;
   if (state.stopRequested || state.proposal !== undefined) return [next, effects];
   for (let ahead = state.grantedRound + 1; ahead <= lastRound; ahead++) {
     const [fed, feeds] = feed(next, ahead);
@@ -133,7 +152,7 @@ function proceed(config: MachineConfig, state: MachineState, before: readonly Ma
 function nextToPrepare(config: MachineConfig, state: MachineState, device: string): number | undefined {
   if (!activeDevices(state).includes(device)) return undefined;
   // An update waits for the commit of a round before it; a round without one waits for nothing.
-  const mostAhead = config.isStateConstant === true ? windowOf(config) : windowOf(config) - 1;
+  const mostAhead = windowOf(config, state) - (config.isStateConstant === true ? 0 : 1);
   const lastRound = Math.min(state.grantedRound, state.round + mostAhead);
   for (let round = state.round; round <= lastRound; round++)
     if (state.prepared[round]?.[device] === undefined) return round;

@@ -9,7 +9,7 @@ import { gradientName } from '../../graph/gradient-name.ts';
 import { allocate, elementCount, scalar, type Tensor, wrap } from '../../graph/tensor.ts';
 import { squaredNormName } from '../../training/clipping.ts';
 import type { CompiledStage } from './compiled-stages.ts';
-import type { GradientSums, SumPart } from './gradient-sums.ts';
+import type { SumPart, SumsByRound } from './gradient-sums.ts';
 import type { InFlight } from './in-flight.ts';
 import type { MicroBatchId } from './pieces.ts';
 import type { OpenRounds } from './round-sums.ts';
@@ -33,7 +33,7 @@ export interface PassParts {
   readonly state: StageState;
   readonly weights: WeightVersions;
   readonly inFlight: InFlight;
-  readonly sums: GradientSums;
+  readonly sums: SumsByRound;
   readonly update: StageUpdate;
   readonly rounds: OpenRounds;
 }
@@ -60,7 +60,7 @@ export class EnginePasses implements StagePasses {
       feeds[cut.name] = engine.upload(defined(inputs[index], cut.name));
     });
     Object.assign(feeds, dropoutMasks(this.#parts, pass, microBatch, firstSample));
-    const weights = versions.hold();
+    const weights = versions.holdFor(microBatch.round);
     if (step !== undefined && !this.#isInPieces(microBatch)) {
       feeds[stepNames.labels] = engine.upload(defined(labels, 'the labels'));
       feeds[stepNames.scale] = engine.upload(scalar('float32', 1 / options.training.batchSize));
@@ -69,7 +69,7 @@ export class EnginePasses implements StagePasses {
     }
     const results = runGraph(defined(forward, 'the forward pass'), [feeds, ...this.#read(weights)]);
     const kept = this.#keptOf(pass, feeds, results);
-    this.#replaceBuffers(pass, results);
+    this.#replaceBuffers(pass, results, microBatch);
     inFlight.begin(microBatch, kept, weights);
     if (labels !== undefined) this.#addLoss(microBatch, results, labels, kept);
     const outputs = cuts.outputs.map(({ name }) => this.#result(name, results, kept));
@@ -151,7 +151,7 @@ export class EnginePasses implements StagePasses {
       : this.#sum(part, step, microBatch);
     inFlight.end(microBatch);
     this.#releaseAll(scalars);
-    this.#replaceBuffers(pass, results);
+    this.#replaceBuffers(pass, results, microBatch);
     rounds.of(microBatch.round).addLoss(results[stepNames.loss], results[stepNames.correct]);
     if (pass.isUpdating) this.#keepUpdate(results);
     return this.#inputGradients(pass, results);
@@ -197,9 +197,11 @@ export class EnginePasses implements StagePasses {
   /** Queues a graph that makes gradients, which are added to the sums. Without a graph there are no results. */
   #sum(part: SumPart, executable: Executable | undefined, microBatch: MicroBatchId): Values {
     this.#parts.rounds.current = microBatch.round;
-    return this.#parts.sums.add(part, (sums, replaced) =>
-      executable === undefined ? {} : runGraph(executable, [sums, ...this.#given(microBatch)], replaced),
-    );
+    return this.#parts.sums
+      .of(microBatch.round)
+      .add(part, (sums, replaced) =>
+        executable === undefined ? {} : runGraph(executable, [sums, ...this.#given(microBatch)], replaced),
+      );
   }
 
   /** What a micro-batch's passes after the forward pass are given: what it keeps, and the weights that it has read. */
@@ -214,9 +216,10 @@ export class EnginePasses implements StagePasses {
   }
 
   /** New running statistics take the place of the old ones, which stay alive where the backward pass reads them. */
-  #replaceBuffers({ bufferUpdates }: PassNotes, results: Values): void {
+  #replaceBuffers({ bufferUpdates }: PassNotes, results: Values, { round }: MicroBatchId): void {
     const { state } = this.#parts;
     for (const { buffer, output } of bufferUpdates) state.set('buffer', buffer, defined(results[output], output));
+    if (bufferUpdates.length > 0) state.noteBuffers(round);
   }
 
   /** An output on its way out: moved where nothing else needs it, copied where the backward pass does. */

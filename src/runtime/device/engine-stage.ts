@@ -2,15 +2,16 @@
 // are in engine-passes.ts. Everything heavy lives in the engine; calls queue work there and return.
 
 import { assert, defined } from '../../assert.ts';
-import type { Engine } from '../../engine/engine.ts';
+import type { Engine, Value } from '../../engine/engine.ts';
 import { type CutTensor, cutBefore, cutBytes } from '../../graph/layers.ts';
 import { elementCount, type Tensor } from '../../graph/tensor.ts';
+import { aggregatedSpan, aggregatedVersions, versionName } from '../../training/aggregation.ts';
 import type { StateRole } from '../protocol/messages.ts';
 import { Residuals } from './codec.ts';
 import type { CompiledStage } from './compiled-stages.ts';
 import { EnginePasses, runGraph } from './engine-passes.ts';
 import { GradientExchange } from './gradient-exchange.ts';
-import { GradientSums } from './gradient-sums.ts';
+import { GradientSums, SumsByRound } from './gradient-sums.ts';
 import { GrainedPasses, type GrainLayout, type RestGrain } from './grained-passes.ts';
 import { InFlight } from './in-flight.ts';
 import type { MicroBatchId, RoundRange } from './pieces.ts';
@@ -50,7 +51,7 @@ export class EngineStage implements StagePort {
   readonly #state: StageState;
   readonly #weights: WeightVersions;
   readonly #inFlight: InFlight;
-  readonly #sums: GradientSums;
+  readonly #sums: SumsByRound;
   readonly #exchange: GradientExchange;
   readonly #update: StageUpdate;
   readonly #rounds: OpenRounds;
@@ -61,6 +62,8 @@ export class EngineStage implements StagePort {
   readonly #rests = new Map<string, Promise<RoundStage>>();
   readonly #restsCompiled: CompiledStage[] = [];
   #isDisposed = false;
+  /** In a stream: the version that it began with. */
+  #firstVersion = 0;
   #takenMs: number;
 
   /** Use `createStage`. */
@@ -84,7 +87,7 @@ export class EngineStage implements StagePort {
     const { filters } = compiled.graphs;
     const weights = new WeightVersions(state, (values) => (filters === undefined ? {} : runGraph(filters, [values])));
     const inFlight = new InFlight(state, weights);
-    const sums = new GradientSums(engine, compiled);
+    const sums = new SumsByRound(() => new GradientSums(engine, compiled));
     const update = new StageUpdate(engine, compiled, state);
     const rounds = new OpenRounds(engine);
     const tangents = forwardGradient && new StageTangents(engine, options, compiled);
@@ -128,7 +131,7 @@ export class EngineStage implements StagePort {
         : new GrainedPasses(whole, this, { ...grains, ownCount: wholeCount }, rest);
     const last = passesFor(Math.floor(lastSampleCount / Math.max(1, options.whole.sampleCount)), odd);
     const passes = new RestPasses(passesFor(grains?.ownCount ?? 1, undefined), last, lastMicroBatch);
-    return withPasses(this, passes, (bucket) => this.#take(bucket, sampleShare));
+    return withPasses(this, passes, (bucket, round) => this.#take(bucket, sampleShare, round));
   }
 
   async #oddPasses(options: StageOptions): Promise<StagePasses> {
@@ -167,14 +170,27 @@ export class EngineStage implements StagePort {
     this.#state.drop(round);
   }
 
+  beginStream(first: number): void {
+    this.#forget();
+    this.#state.beginStream();
+    // Without updates there is one version, and a pass with tangents reads what is live.
+    const staleness = this.#tangents === undefined ? defined(this.#options.staleness, 'the staleness') : 0;
+    if (this.#compiled.graphs.update === undefined) return;
+    const { every = 0, versionCount = 1 } = this.#options.aggregation ?? {};
+    this.#firstVersion = first;
+    this.#weights.beginStream(first, staleness, aggregatedSpan({ every, versionCount }));
+  }
+
   returnTo(round: number): void {
     this.#forget();
+    this.#weights.endStream();
     this.#weights.replace();
     this.#state.returnTo(round);
   }
 
   dispose(): void {
     this.#forget();
+    this.#weights.endStream();
     this.#weights.replace();
     this.#state.dispose();
     this.#isDisposed = true;
@@ -236,49 +252,73 @@ export class EngineStage implements StagePort {
     this.#passes.backwardWeight(microBatch, bucket);
   }
 
-  takeGradients(bucket?: number): Promise<OwnGradients> {
+  takeGradients(bucket?: number, round?: number): Promise<OwnGradients> {
     const { sampleCount, microBatchSize } = this.#options;
-    return this.#take(bucket, sampleCount / microBatchSize);
+    return this.#take(bucket, sampleCount / microBatchSize, round);
   }
 
   /** `sampleShare`: this device's share of the round's samples. */
-  #take(bucket: number | undefined, sampleShare: number): Promise<OwnGradients> {
+  #take(bucket: number | undefined, sampleShare: number, round: number = this.#rounds.current): Promise<OwnGradients> {
     return this.#shares.grains === undefined
-      ? this.#exchange.take(bucket, sampleShare)
-      : this.#exchange.takeParts(bucket, sampleShare > 0);
+      ? this.#exchange.take(bucket, sampleShare, round)
+      : this.#exchange.takeParts(bucket, sampleShare > 0, round);
   }
 
-  putGradients(values: SegmentedVector, bucket?: number): void {
-    this.#exchange.put(values, bucket);
+  putGradients(values: SegmentedVector, bucket?: number, round: number = this.#rounds.current): void {
+    this.#exchange.put(values, bucket, round);
   }
 
   /** (1/N) Σ d_j u_j in place of the round's gradients. */
   #estimate(tangents: StageTangents, round: number, derivatives: readonly number[]): void {
     tangents.release();
     const ofMean = derivatives.map((derivative) => derivative / this.#options.training.batchSize);
-    if (this.#compiled.trained.length > 0) this.#sums.replace(tangents.estimate(round, ofMean));
+    if (this.#compiled.trained.length > 0) this.#sums.of(round).replace(tangents.estimate(round, ofMean));
     this.#rounds.current = round;
   }
 
-  async finishRound(countNorm: boolean): Promise<RoundTotals> {
+  async finishRound(countNorm: boolean, round: number = this.#rounds.current): Promise<RoundTotals> {
     const { squaredNorm } = this.#compiled.graphs;
-    const feeds = this.#sums.complete();
-    const round = this.#rounds.current;
+    const feeds = this.#sums.of(round).complete();
     if (squaredNorm !== undefined && feeds !== undefined)
       this.#rounds.of(round).addNorm(defined(Object.values(runGraph(squaredNorm, [feeds]))[0], 'the norm'));
     return this.#rounds.take(round).totals(countNorm);
   }
 
-  update(options: UpdateOptions): void {
+  update(options: UpdateOptions, round: number = this.#rounds.current): void {
+    this.#updateState(options, round);
+    this.#sums.drop(round);
+    if (this.#options.staleness !== undefined) this.#state.keep(round + 1);
+  }
+
+  /** What the update is applied to in place of the weights, where it is the mean of versions (aggregation.ts). */
+  #mean(round: number): Record<string, Value> {
+    const { aggregation } = this.#options;
+    if (aggregation === undefined) return {};
+    const versions = aggregatedVersions(round, { ...aggregation, firstVersion: this.#firstVersion });
+    if (versions.length < 2) return {};
+    const feeds = versions.map((version, index) => {
+      const weights = this.#weights.at(version);
+      return this.#compiled.trained.map(
+        ({ name }) => [versionName(name, index), defined(weights[name], name)] as const,
+      );
+    });
+    const mean = defined(this.#compiled.graphs[`mean${versions.length}`], 'the mean');
+    return runGraph(mean, [Object.fromEntries(feeds.flat())]);
+  }
+
+  #updateState(options: UpdateOptions, round: number): void {
     const { pass } = this.#compiled;
     const { update } = this.#compiled.graphs;
     if (update === undefined && pass?.isUpdating !== true) return;
-    this.#weights.replace();
-    if (update === undefined) return this.#update.replaceEarly(options);
-    const own = { ...this.#sums.remove(), ...this.#update.scalars(options) };
+    if (update === undefined) {
+      this.#weights.replace();
+      return this.#update.replaceEarly(options);
+    }
+    const own = { ...this.#mean(round), ...this.#sums.of(round).remove(), ...this.#update.scalars(options) };
+    this.#weights.advance();
     const results = runGraph(update, [own, this.#update.optimizerState(), this.#state.values()]);
     for (const value of Object.values(own)) this.#state.release(value);
-    this.#update.replace(results);
+    this.#weights.predict(this.#update.replace(results));
     this.#weights.live().filters(); // while the other devices end their round
   }
 }

@@ -7,15 +7,16 @@ import type { Engine } from '../../engine/engine.ts';
 import { wrap } from '../../graph/tensor.ts';
 import type { TensorSpec } from '../protocol/messages.ts';
 import type { CompiledStage } from './compiled-stages.ts';
-import { type GradientSums, gradientArrays } from './gradient-sums.ts';
+import { gradientArrays, type SumsByRound } from './gradient-sums.ts';
 import type { OrderedParts } from './ordered-all-reduce.ts';
+import { owned } from './samples.ts';
 import { SegmentedVector } from './segmented-vector.ts';
 import type { StageState } from './stage-state.ts';
 
 interface ExchangeOptions {
   readonly engine: Engine;
   readonly compiled: Pick<CompiledStage, 'trained' | 'buckets' | 'statistics'>;
-  readonly sums: GradientSums;
+  readonly sums: SumsByRound;
   readonly state: StageState;
 }
 
@@ -34,11 +35,11 @@ export class GradientExchange {
    * device's share of the round's samples, which is what its statistics count in the group's average. What is queued
    * after this call is not waited for.
    */
-  async take(bucket: number | undefined, sampleShare: number): Promise<SegmentedVector> {
+  async take(bucket: number | undefined, sampleShare: number, round: number): Promise<SegmentedVector> {
     const { engine, sums, state } = this.#options;
-    const gradients = gradientArrays(this.#trainedOf(bucket), defined(sums.take(bucket)[0], 'the sums'));
+    const gradients = gradientArrays(this.#trainedOf(bucket), defined(sums.of(round).take(bucket)[0], 'the sums'));
     const averages = this.#statisticsOf(bucket).map(({ name }) =>
-      engine.download(defined(state.get('buffer', name), name)),
+      engine.download(defined(state.bufferAfter(round, name), name)),
     );
     const [own, statistics] = await Promise.all([gradients, Promise.all(averages)]);
     return new SegmentedVector([
@@ -51,11 +52,11 @@ export class GradientExchange {
    * The gradients of a bucket in a strict run: the parts that are added in the order of the samples, none if
    * `hasSamples` is false. Without statistics, which are one device's there.
    */
-  async takeParts(bucket: number | undefined, hasSamples: boolean): Promise<OrderedParts> {
+  async takeParts(bucket: number | undefined, hasSamples: boolean, round: number): Promise<OrderedParts> {
     const { compiled, sums } = this.#options;
     assert(compiled.statistics.length === 0, 'replicas of a strict run have no running statistics');
     const specs = this.#trainedOf(bucket);
-    const positions = sums.take(bucket);
+    const positions = sums.of(round).take(bucket);
     const parts = await Promise.all(
       positions.map(async (tensors) => new SegmentedVector(await gradientArrays(specs, tensors))),
     );
@@ -66,18 +67,18 @@ export class GradientExchange {
    * Puts the group's sums in place of what was taken, a segment for each tensor. The memory of `values` is this
    * object's from here on.
    */
-  put({ segments }: SegmentedVector, bucket: number | undefined): void {
-    const { sums, state } = this.#options;
+  put({ segments }: SegmentedVector, bucket: number | undefined, round: number): void {
+    const { engine, sums, state } = this.#options;
     const gradientCount = this.#trainedOf(bucket).length;
     const statistics = this.#statisticsOf(bucket);
     assert(segments.length === gradientCount + statistics.length, 'a segment for each tensor');
-    sums.put(bucket, segments.slice(0, gradientCount));
+    sums.of(round).put(bucket, segments.slice(0, gradientCount));
     for (const [index, { name, shape }] of statistics.entries())
-      state.load({
-        role: 'buffer',
+      state.setBufferAfter(
+        round,
         name,
-        value: wrap('float32', shape, defined(segments[gradientCount + index], name)),
-      });
+        engine.upload(owned(wrap('float32', shape, defined(segments[gradientCount + index], name)))),
+      );
   }
 
   #trainedOf(bucket: number | undefined): readonly TensorSpec[] {

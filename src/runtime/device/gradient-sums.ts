@@ -22,6 +22,35 @@ export interface SumPart {
   readonly position?: number | undefined;
 }
 
+/** The sums by round. Where rounds follow each other there is one at a time. */
+export class SumsByRound {
+  readonly #make: () => GradientSums;
+  readonly #rounds = new Map<number, GradientSums>();
+
+  /** `make`: a round's sums, empty. */
+  constructor(make: () => GradientSums) {
+    this.#make = make;
+  }
+
+  /** A round's sums, which begin when they are first asked for. */
+  of(round: number): GradientSums {
+    const sums = this.#rounds.get(round) ?? this.#make();
+    this.#rounds.set(round, sums);
+    return sums;
+  }
+
+  /** Lets go of a round's sums. */
+  drop(round: number): void {
+    this.#rounds.get(round)?.clear();
+    this.#rounds.delete(round);
+  }
+
+  /** Lets go of all sums. */
+  clear(): void {
+    for (const round of [...this.#rounds.keys()]) this.drop(round);
+  }
+}
+
 /** The sums. Queues work and returns; a value belongs to whoever took it out. */
 export class GradientSums {
   readonly #engine: Engine;

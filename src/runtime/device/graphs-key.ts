@@ -35,6 +35,11 @@ export function graphsKey({ name, blockSize }: Pick<Engine, 'name' | 'blockSize'
   ]);
   // Only where there are any: the keys of other stages stay.
   if (training.forwardGradient !== undefined) add(hash, ['tangents', training.forwardGradient.tangentCount]);
+  const { staleness = 0, aggregation } = options;
+  const { stalenessCorrection } = training;
+  // Streams alone: other keys are as they would be without.
+  if (staleness > 0 && stalenessCorrection !== undefined) add(hash, [stalenessCorrection, staleness]);
+  if (aggregation !== undefined) add(hash, ['aggregation', aggregation.versionCount]);
   add(hash, [form.passes, form.sums, form.grains > 1, pieces, form.isRest === true]);
   return hash.digest();
 }

@@ -84,6 +84,8 @@ export class InferenceStage implements StagePort {
     this.#versions.delete(round);
   }
 
+  beginStream(_first: number): void {}
+
   returnTo(_round: number): void {}
 
   dispose(): void {

@@ -195,7 +195,7 @@ function isOverlapped(instruction: Instruction): boolean {
  * In a replicated stage all members hold equal gradients; the first of the ring counts them for the global norm, or of
  * a group without a ring the one that has the first sample.
  */
-function isNormCounted(program: DeviceProgram, { tangents }: Pick<RoundStage, 'tangents'>): boolean {
+export function isNormCounted(program: DeviceProgram, { tangents }: Pick<RoundStage, 'tangents'>): boolean {
   const { samples } = program;
   if (tangents !== undefined) return samples[0] === 0 && samples[1] > 0;
   const reduce = program.instructions.find((instruction) => instruction.kind === 'all-reduce');

@@ -5,7 +5,7 @@
 import { assert, defined } from '../../assert.ts';
 import type { PlanLayout } from '../../cluster/cluster.ts';
 import type { Tensor } from '../../graph/tensor.ts';
-import { layoutOf, program } from '../../schedule/generate.ts';
+import { restProgram } from '../../schedule/generate.ts';
 import { bucketReductionOf, type DeviceProgram, samplesWithin } from '../../schedule/program.ts';
 import type { MicroBatchId } from './pieces.ts';
 import type { GradientPort, RestShare, RoundStage, StagePasses, StagePort } from './stage.ts';
@@ -36,7 +36,7 @@ export function restOf(
   plan: PlanLayout,
   sampleCount: number,
 ): { readonly program: DeviceProgram; readonly share: RestShare } {
-  const round = program(layoutOf(plan, sampleCount));
+  const round = restProgram(plan, sampleCount);
   const own = defined(
     round.devices.find(({ device }) => device === name),
     'the device',
@@ -94,8 +94,9 @@ export function withPasses(
     backwardInput: (...given) => passes.backwardInput(...given),
     backwardWeight: (...given) => passes.backwardWeight(...given),
     beginRound: (...given) => stage.beginRound(...given),
-    finishRound: (countNorm) => stage.finishRound(countNorm),
-    update: (options) => stage.update(options),
+    beginStream: (first) => stage.beginStream(first),
+    finishRound: (...given) => stage.finishRound(...given),
+    update: (...given) => stage.update(...given),
     putGradients: (...given) => stage.putGradients(...given),
     takeBusyMs: () => stage.takeBusyMs(),
     computed: () => stage.computed(),

@@ -44,7 +44,7 @@ export class RoundReduction {
    * bucket before. `onReduced` gets the time at which reducing began.
    */
   overlapped(reduction: AllReduce, bucket: number, onReduced: (beganMs: number) => void): void {
-    const taken = this.#gradients.takeGradients(bucket);
+    const taken = this.#gradients.takeGradients(bucket, this.#round);
     taken.catch(() => {}); // seen by done()
     this.#reducing = this.#reducing.then(async () => {
       await this.#ports.failure.guard(taken);
@@ -60,7 +60,7 @@ export class RoundReduction {
    * does, the collection of garbage that gradients leave included.
    */
   async whole(reduction: AllReduce): Promise<void> {
-    const taken = this.#gradients.takeGradients();
+    const taken = this.#gradients.takeGradients(undefined, this.#round);
     await this.#ports.failure.guard(taken);
     const beforeMs = this.#ports.processWorkMs?.();
     await this.#allReduce(reduction, undefined, taken);
@@ -93,7 +93,7 @@ export class RoundReduction {
     await sum.catch((error: unknown) => {
       throw error instanceof ProtocolError ? new ProtocolError(error.message, { peer: previous }) : error;
     });
-    this.#gradients.putGradients(isVector ? values : values.total, bucket);
+    this.#gradients.putGradients(isVector ? values : values.total, bucket, this.#round);
   }
 
   /** The links of an AllReduce whose frames are numbered from the next number on. */

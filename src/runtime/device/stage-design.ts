@@ -2,6 +2,7 @@ import type { Engine } from '../../engine/engine.ts';
 import { runMemory } from '../../engine/onnxruntime-memory.ts';
 import type { Graph } from '../../graph/graph.ts';
 import { byteLength } from '../../graph/tensor.ts';
+import { meanGraph } from '../../training/aggregation.ts';
 import { squaredNormGraph } from '../../training/clipping.ts';
 import { accumulateGraph, withSums, zerosGraph } from '../../training/optimizers.ts';
 import type { TensorSpec } from '../protocol/messages.ts';
@@ -38,8 +39,16 @@ export function designStage(engine: Pick<Engine, 'blockSize'>, options: StageOpt
           squaredNorm: squaredNormGraph(trained),
           ...(pass?.notes.isSumming === true ? { zeros: zerosGraph(trained) } : {}),
           ...(grains > 1 ? { accumulate: accumulateGraph(trained) } : {}),
+          ...meanGraphs(trained, options),
         };
   return { pass: pass?.notes, graphs: { ...pass?.graphs, ...updates } };
+}
+
+/** Means of as many versions as there may be. */
+function meanGraphs(trained: readonly TensorSpec[], { aggregation }: StageOptions): ByGraph<Graph> {
+  const { versionCount = 0 } = aggregation ?? {};
+  const counts = Array.from({ length: Math.max(0, versionCount - 1) }, (_, index) => 2 + index);
+  return Object.fromEntries(counts.map((count) => [`mean${count}`, meanGraph(trained, count)]));
 }
 
 /** The pass with a graph that makes the filters of a round. */

@@ -2,6 +2,7 @@ import type { DropoutInput } from '../../autodiff/dropout.ts';
 import type { BufferUpdate } from '../../autodiff/forward.ts';
 import type { Graph } from '../../graph/graph.ts';
 import type { CutTensor, LayerSequence } from '../../graph/layers.ts';
+import type { Aggregation } from '../../training/aggregation.ts';
 import type { OptimizerGraph } from '../../training/optimizers.ts';
 import type { TensorSpec } from '../protocol/messages.ts';
 import type { TrainingSpec } from '../protocol/training-spec.ts';
@@ -29,6 +30,10 @@ export interface StageOptions {
    * Default: it has memory of its own.
    */
   readonly budgetCount?: number | undefined;
+  /** In a stream: by how many rounds the weights that a round reads lag behind. Absent: rounds do not overlap. */
+  readonly staleness?: number;
+  /** In a stream whose weights are aggregated: K, and the versions that the stage trains with at once. */
+  readonly aggregation?: Pick<Aggregation, 'every' | 'versionCount'>;
 }
 
 /**
@@ -50,17 +55,22 @@ export type StageGraphName =
   | 'accumulate'
   | 'zeros'
   | 'squaredNorm'
-  | PieceGraphName;
+  | IndexedGraphName;
 
 /** A piece of the last micro-batch's pass. */
 type PieceGraphName = `piece${number}`;
+
+/** The mean of so many versions of the trained parameters. */
+type MeanGraphName = `mean${number}`;
+
+type IndexedGraphName = PieceGraphName | MeanGraphName;
 
 /**
  * Something for each of the graphs that a stage has: `loss` on the last one, `backward` whole or in two halves, `zeros`
  * where sums of gradients begin with them, `accumulate` where a strict run adds such sums up.
  */
 export type ByGraph<T> = Readonly<
-  Partial<Record<Exclude<StageGraphName, PieceGraphName>, T>> & Record<PieceGraphName, T>
+  Partial<Record<Exclude<StageGraphName, IndexedGraphName>, T>> & Record<IndexedGraphName, T>
 >;
 
 /**

@@ -5,6 +5,7 @@ import { defined } from '../../assert.ts';
 import { replacedBuffers } from '../../graph/freeze.ts';
 import type { LayerRange } from '../../schedule/program.ts';
 import { type OptimizerGraph, optimizerGraph } from '../../training/optimizers.ts';
+import { correctionOf } from '../../training/staleness.ts';
 import type { TensorSpec } from '../protocol/messages.ts';
 import { type Packing, packedSpecs, packOf } from './packs.ts';
 import type { StageLayout, StageOptions } from './stage-graphs.ts';
@@ -36,7 +37,7 @@ export interface Layout extends Omit<StageLayout, 'packs'> {
 
 /** All that a design needs of a layout. */
 export function layOut(options: StageOptions): Layout {
-  const { sequence, layers, training } = options;
+  const { sequence, layers, training, staleness = 0 } = options;
   const own = sequence.layers.slice(...layers);
   const replaced = new Set(replacedBuffers(sequence.graph));
   const buffers = own.flatMap((layer) => layer.buffers);
@@ -58,7 +59,8 @@ export function layOut(options: StageOptions): Layout {
   };
   const buckets = unpacked.map((bucket, index) => packedSpecs(bucket, packOfBucket[index]));
   const trained = buckets.flat();
-  const optimizer = optimizerGraph(training.optimizer.kind, trained, training.optimizer);
+  const correction = correctionOf(training.stalenessCorrection ?? 'none', staleness);
+  const optimizer = optimizerGraph(training.optimizer.kind, trained, { ...training.optimizer, correction });
   return { parameters, buffers: specs(buffers), statistics, unpacked, packs, trained, buckets, optimizer };
 }
 

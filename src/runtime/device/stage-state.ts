@@ -2,6 +2,9 @@
 // as the graphs take them, small tensors in packs. What is loaded waits here as it came and is packed when the graphs
 // first need it.
 //
+// STREAMS: forward passes of later rounds replace running statistics before a round's update; so statistics are noted
+// after each round, and a version has those that belong to it.
+//
 // VERSIONS: an update makes new values and leaves the old ones alone, so a former state is kept by keeping its handles.
 // Version n is the state after n committed rounds. Values are counted: one is released when neither the live state, nor
 // a version, nor a micro-batch in flight has it. Optimizer state may be loaded after a version has been kept, up to the
@@ -65,6 +68,8 @@ export class StageState {
   /** The live state. */
   #values: RoleValues = { parameter: new Map(), buffer: new Map(), optimizer: new Map() };
   readonly #versions = new Map<number, RoleValues>();
+  /** In a stream: the buffers after the forward passes of a round, by round, until its update. */
+  #buffersAfter: Map<number, Map<string, Value>> | undefined;
   /** By handle: how many have the value. */
   readonly #holderCounts = new Map<number, number>();
   readonly #packs: readonly StatePack[];
@@ -145,10 +150,52 @@ export class StageState {
   /** Keeps the live state as version `round`, in place of what bore that number. */
   keep(round: number): void {
     this.#settle('weights');
-    const copy = copyOf(this.#values);
+    const noted = this.#buffersAfter?.get(round - 1);
+    const copy = copyOf(noted === undefined ? this.#values : { ...this.#values, buffer: noted });
     for (const value of valuesOf(copy)) this.retain(value);
     this.drop(round);
     this.#versions.set(round, copy);
+    for (const earlier of [...(this.#buffersAfter?.keys() ?? [])]) if (earlier < round) this.#forgetBuffers(earlier);
+  }
+
+  /** A stream begins: what its rounds do to buffers is noted from here on. */
+  beginStream(): void {
+    this.#forgetAllBuffers();
+    this.#buffersAfter = new Map();
+  }
+
+  /** In a stream: the live buffers are those after the forward passes of a round so far. */
+  noteBuffers(round: number): void {
+    if (this.#buffersAfter === undefined) return;
+    for (const value of this.#values.buffer.values()) this.retain(value);
+    this.#forgetBuffers(round);
+    this.#buffersAfter.set(round, new Map(this.#values.buffer));
+  }
+
+  /** A buffer after the forward passes of a round: in a stream as it was then, else as it is. */
+  bufferAfter(round: number, name: string): Value | undefined {
+    return this.#buffersAfter?.get(round)?.get(name) ?? this.get('buffer', name);
+  }
+
+  /** Puts a value in place of a buffer after the forward passes of a round; what is live in a stream stays. */
+  setBufferAfter(round: number, name: string, value: Value): void {
+    if (this.#buffersAfter === undefined) return this.set('buffer', name, value);
+    if (!this.#buffersAfter.has(round)) this.noteBuffers(round);
+    const noted = defined(this.#buffersAfter.get(round), 'the buffers');
+    const old = noted.get(name);
+    this.retain(value);
+    noted.set(name, value);
+    if (old !== undefined) this.release(old);
+  }
+
+  #forgetBuffers(round: number): void {
+    const noted = this.#buffersAfter?.get(round);
+    this.#buffersAfter?.delete(round);
+    for (const value of noted?.values() ?? []) this.release(value);
+  }
+
+  #forgetAllBuffers(): void {
+    for (const round of [...(this.#buffersAfter?.keys() ?? [])]) this.#forgetBuffers(round);
   }
 
   /** Lets go of a version, if there is one. */
@@ -161,6 +208,7 @@ export class StageState {
   /** The live state is version `round` again, which stays; later versions go. */
   returnTo(round: number): void {
     const version = this.#version(round);
+    this.#forgetAllBuffers();
     for (const later of this.versions) if (later > round) this.drop(later);
     const live = this.#values;
     this.#values = copyOf(version);
@@ -174,6 +222,7 @@ export class StageState {
 
   /** Lets go of everything. */
   dispose(): void {
+    this.#forgetAllBuffers();
     for (const round of this.versions) this.drop(round);
     for (const value of valuesOf(this.#values)) this.release(value);
     this.#values = { parameter: new Map(), buffer: new Map(), optimizer: new Map() };

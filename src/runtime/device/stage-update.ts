@@ -79,8 +79,11 @@ export class StageUpdate {
     this.replace(updated);
   }
 
-  /** An update's results take the place of what they were made from. */
-  replace(results: Readonly<Values>): void {
+  /**
+   * An update's results take the place of what they were made from. Returns what passes read in place of some of them:
+   * predicted weights, which are the caller's.
+   */
+  replace(results: Readonly<Values>): Values {
     const { trained, optimizer } = this.#compiled;
     for (const [role, parts] of [
       ['parameter', trained],
@@ -88,6 +91,9 @@ export class StageUpdate {
     ] as const) {
       for (const { name } of parts) this.#state.set(role, name, defined(results[optimizer.updatedName(name)], name));
     }
+    const { readName, updatedName } = optimizer;
+    const predicted = trained.filter(({ name }) => readName(name) !== updatedName(name));
+    return Object.fromEntries(predicted.map(({ name }) => [name, defined(results[readName(name)], name)]));
   }
 
   /** Lets go of what does not count. */

@@ -53,6 +53,11 @@ export interface StagePasses {
 /** A round from its begin to its update. */
 export interface StageRounds {
   /**
+   * A stream of rounds that overlap begins in place of rounds that follow each other: what is live is version `first`.
+   * What rounds have left is forgotten.
+   */
+  beginStream(first: number): void;
+  /**
    * The live state is the one after `round` rounds and is kept as that; what an abandoned round left is forgotten.
    * `plannedUpdate`: how the round will be updated, which a stage whose step updates must know.
    * `firstInFlight`: of a stream, the first round before this one that is still in flight.
@@ -60,11 +65,14 @@ export interface StageRounds {
   beginRound(round: number, plannedUpdate?: UpdateOptions, firstInFlight?: number): void;
   /**
    * Queues the round's sums at once, and resolves with them. `countNorm`: whether this device reports its gradients'
-   * squared norm (one of each group does).
+   * squared norm (one of each group does). `round`: needed where rounds overlap.
    */
-  finishRound(countNorm: boolean): Promise<RoundTotals>;
-  /** Queues the update with the round's gradients. The state before it stays where a version has it. */
-  update(options: UpdateOptions): void;
+  finishRound(countNorm: boolean, round?: number): Promise<RoundTotals>;
+  /**
+   * Queues the update with the round's gradients. The state before it stays where a version has it. In a stream, what
+   * it makes is kept as the version after the round.
+   */
+  update(options: UpdateOptions, round?: number): void;
 }
 
 /** What a stage gives to an AllReduce: its sums, or, in a strict run, the parts that are added in their order. */
@@ -79,14 +87,14 @@ export interface GradientPort {
   /**
    * The round's weight gradients (and, weighted by this device's samples, its running statistics) for AllReduce, a
    * segment for each tensor; those of a bucket, if given, the statistics with the last. They are gone from the stage
-   * until they are put back. What is queued after this call is not waited for.
+   * until they are put back. What is queued after this call is not waited for. `round`: needed where rounds overlap.
    */
-  takeGradients(bucket?: number): Promise<OwnGradients>;
+  takeGradients(bucket?: number, round?: number): Promise<OwnGradients>;
   /**
    * Puts the group's sums in place of the own gradients and statistics, of a bucket if given: a segment for each
    * tensor, whose memory is the stage's from here on.
    */
-  putGradients(values: SegmentedVector, bucket?: number): void;
+  putGradients(values: SegmentedVector, bucket?: number, round?: number): void;
 }
 
 /** Parameters, buffers and optimizer state: live, and as kept versions (stage-state.ts). */

@@ -47,7 +47,7 @@ export async function loadModel(
       name: spec,
       graph: trainingMode(graph, { batchNorm }),
       notes: [],
-      write: (trained) => exportGraph(inferenceMode(graph), trained),
+      write: (trained, metadata) => exportGraph(inferenceMode(graph), trained, { metadata }),
     };
   }
   if (!/[\\/]|\.[a-z]\w*$/i.test(spec)) buildModel(spec); // names the built-in ones
@@ -73,7 +73,7 @@ function fromFile(name: string, imported: ImportedModel, batchNorm: LoadModelOpt
     graph: trainingMode(imported.graph, { batchNorm }),
     notes: unmerged === 0 ? imported.notes : [...imported.notes, note],
     choices: imported.choices,
-    write: (trained) => exportModel(imported, trained, { mode: 'inference' }),
+    write: (trained, metadata) => exportModel(imported, trained, { mode: 'inference', metadata }),
   };
 }
 

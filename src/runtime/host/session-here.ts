@@ -6,6 +6,7 @@ import type { Graph } from '../../graph/graph.ts';
 import type { RunFolder } from '../../storage/run-folder.ts';
 import type { Dataset } from '../../training/data/dataset.ts';
 import { type EvaluateOptions, type Evaluation, evaluateOn } from '../run/evaluate.ts';
+import { type PredictOptions, predictOn } from '../run/predict.ts';
 import { type PreparedRun, prepareRunOn, type SessionInput } from '../run/prepare.ts';
 import { runPreparedOn, type SessionEnvironment, type SessionHost, type SessionResult } from '../run/session.ts';
 import { type Comparison, verifyWith } from '../run/verify.ts';
@@ -64,4 +65,13 @@ export function verifyRun(
  */
 export function evaluate(model: Graph, dataset: Dataset, options: EvaluateOptions): Promise<Evaluation> {
   return evaluateOn(createComputeThread, model, dataset, options);
+}
+
+/** What a model says of samples, in order: see `predictOn`. Throws InputError where they do not fit. */
+export function predict(
+  model: Graph,
+  dataset: Dataset,
+  options: PredictOptions,
+): Promise<readonly (readonly number[])[]> {
+  return predictOn(createComputeThread, model, dataset, options);
 }

@@ -3,6 +3,7 @@
 
 import { readFile } from 'node:fs/promises';
 import { join } from 'node:path';
+import { z } from 'zod';
 import { readDocument } from '../../cluster/document.ts';
 import { InputError } from '../../errors.ts';
 import { parseInputShape } from '../../graph/onnx/input-shapes.ts';
@@ -21,7 +22,22 @@ export async function modelOfRun(
   if (checkpoint === undefined)
     throw new InputError(`${folder} holds no whole checkpoint: the run was stopped before its first one.`);
   const loaded = await loadModel(model, seed, { ...head, inputShapes: inputShape.map(parseInputShape) });
-  return { bytes: loaded.write(new Map([...checkpoint.parameters, ...checkpoint.buffers])), round: checkpoint.round };
+  const trained = new Map([...checkpoint.parameters, ...checkpoint.buffers]);
+  return { bytes: loaded.write(trained, await readEntries(folder)), round: checkpoint.round };
+}
+
+const entriesSchema = z.record(z.string(), z.string());
+
+/** The metadata of the run's model, as data.json holds them; none for data without names or preparation. */
+async function readEntries(folder: string): Promise<ReadonlyMap<string, string>> {
+  const path = join(folder, 'data.json');
+  const text = await readFile(path, 'utf8').catch(() => undefined);
+  if (text === undefined) return new Map();
+  try {
+    return new Map(Object.entries(entriesSchema.parse(JSON.parse(text))));
+  } catch {
+    throw new InputError(`${path} is damaged: remove it, and give what it said (--loss) by flags.`);
+  }
 }
 
 /** What a run's settings say of its model. */

@@ -8,6 +8,7 @@ import { planInGrains, planInSamples, profileInGrains } from '../../planner/grai
 import { lightReplan } from '../../planner/replan/light.ts';
 import { replicationInterval } from '../../planner/replan/replication.ts';
 import { program } from '../../schedule/generate.ts';
+import { withStalenessAgain } from '../../schedule/staleness.ts';
 import { createSimulator, simulate } from '../../simulator/simulate.ts';
 import { steadyRoundMs } from '../../simulator/steady.ts';
 import type { DeviceFacts } from '../protocol/device-facts.ts';
@@ -378,8 +379,9 @@ export class LayoutPlanner {
   #light(devices: readonly string[], from: Plan, lost: readonly string[]): Plan {
     const { grain = 1 } = this.#options.subject.training;
     const profile = this.#known.isProfiled(devices) ? this.#known.profile(devices) : undefined;
+    const { staleness: _, ...before } = from; // of other stages
     const found = lightReplan({
-      plan: grain === 1 ? from : planInGrains(from, grain),
+      plan: grain === 1 ? before : planInGrains(before, grain),
       lost,
       profile: grain === 1 || profile === undefined ? profile : profileInGrains(profile, grain),
       cluster: this.#known.cluster(devices),
@@ -387,7 +389,7 @@ export class LayoutPlanner {
       ...(this.#options.mayRecompute === true ? { mayRecompute: true } : {}),
       weightBytes: (layer) => this.#known.layerBytes(layer),
     });
-    return grain === 1 ? found : planInSamples(found, grain);
+    return withStalenessAgain(grain === 1 ? found : planInSamples(found, grain), this.#options.staleness ?? {});
   }
 
   async #planFromProfiles(devices: readonly string[], isOver: () => boolean): Promise<Plan | undefined> {

@@ -2,6 +2,7 @@
 
 import type { Clock } from '../../clock.ts';
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
+import type { StalenessWish } from '../../schedule/staleness.ts';
 import type { Observer } from '../protocol/events.ts';
 import type { RunSubject } from '../protocol/run-subject.ts';
 
@@ -29,6 +30,8 @@ export interface PlanningOptions {
   readonly mayRecompute?: boolean;
   /** The plan to use as it is, its devices in the order of joining; no profiling then. */
   readonly givenPlan?: Plan;
+  /** Of plans whose rounds overlap: the staleness that is wished for after a change. Default: the least. */
+  readonly staleness?: StalenessWish;
   /** Whether the devices can hold what it asks of them. Throws InputError. Default: not looked at. */
   checkGiven?(plan: Plan, cluster: Cluster): void;
 }

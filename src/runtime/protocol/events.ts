@@ -103,6 +103,11 @@ export type RunEvent =
   /** The new layout is established. */
   | { readonly kind: 'recovered'; readonly cause: string; readonly round: number; readonly seconds: number }
   /**
+   * A layout whose rounds overlap begins, after `round` rounds: round t of a stage computes with version
+   * max(round, t − its staleness) of the weights, version n being the state after n rounds.
+   */
+  | { readonly kind: 'stream'; readonly round: number; readonly staleness: readonly number[] }
+  /**
    * Devices are ready for the layouts that the loss of any one of them would lead to, `seconds` after their own layout
    * began.
    */

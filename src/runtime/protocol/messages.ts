@@ -9,6 +9,7 @@
 //   deploy        a layout and the round it begins     deployed       compiled, weights in place, others have what
 //                 with; then `state` frames                           they need
 //   round         a round may begin                    prepared       gradients ready, loss; sometimes then trace
+//   flush         where rounds overlap: the pipeline drains before this round
 //   commit        it holds everywhere: its update stands  output       of a micro-batch, where nothing is trained
 //   snapshot      send your weights                    `state` frames, statistics, snapshot-end
 //   release       older versions and copies may go     replicated     holds a copy of a stage
@@ -108,6 +109,8 @@ export interface ToWorker {
     /** What sums of losses and gradients are multiplied by (round-batch.ts). Absent: 1. */
     readonly factor?: number;
   };
+  /** Where rounds overlap: this round begins, if ever, when all before it have committed. */
+  readonly flush: { readonly round: number };
   readonly commit: { readonly round: number; readonly gradientScale: number };
   /** `withState` false: statistics only. */
   readonly snapshot: { readonly round: number; readonly withState: boolean };
@@ -159,6 +162,7 @@ const toWorker: Schemas<ToWorker> = {
     sampleCount: size.exactOptional(),
     factor: z.number().min(0).exactOptional(),
   }),
+  flush: z.object({ round: count }),
   commit: z.object({ round: count, gradientScale: z.number().min(0) }),
   snapshot: z.object({ round: count, withState: z.boolean() }),
   release: z.object({ before: count }),

@@ -4,6 +4,7 @@
 import { z } from 'zod';
 import { type NoiseKind, noiseKinds } from '../../noise.ts';
 import { type LossKind, lossKinds } from '../../training/losses.ts';
+import type { Correction } from '../../training/staleness.ts';
 
 /** Settings of the optimizer; each kind reads its own. */
 export interface OptimizerSpec {
@@ -41,6 +42,10 @@ export interface TrainingSpec {
    * the same micro-batches give the same bits. Shares are multiples of it. Absent: not strict.
    */
   readonly grain?: number | undefined;
+  /** Where rounds overlap, K of weight aggregation (training/aggregation.ts). Absent: never. */
+  readonly aggregate?: number;
+  /** Where rounds overlap, what makes up for weights that lag behind (training/staleness.ts). Absent: nothing. */
+  readonly stalenessCorrection?: Correction['kind'];
   /** The run trains by forward gradients. Absent: by backpropagation. */
   readonly forwardGradient?: ForwardGradientSpec;
 }
@@ -97,6 +102,8 @@ export const trainingSpecSchema: z.ZodType<TrainingSpec> = z.object({
   frozen: z.array(z.string()),
   recompute: z.union([z.literal('auto'), z.number().min(0)]).optional(),
   grain: z.number().int().positive().max(1e6).optional(),
+  aggregate: z.number().int().positive().max(1e9).exactOptional(),
+  stalenessCorrection: z.enum(['predict', 'nesterov']).exactOptional(),
   forwardGradient: z
     .object({
       tangentCount: z.number().int().positive().max(tangentLimit),

@@ -41,6 +41,18 @@ export function leftOut(
   ];
 }
 
+/** How many labels of these samples count, or what they count together where classes have weights. */
+function countOf(dataset: Dataset, indices: Uint32Array, perSample: number): number {
+  const { labels, softening } = dataset;
+  const weights = softening?.classWeights;
+  if (weights === undefined && labels.ignored === undefined) return indices.length * perSample;
+  const gathered = gatherField(dataset, labels, indices);
+  if (weights === undefined) return countedLabels(gathered);
+  let sum = 0;
+  for (let index = 0; index < indices.length; index++) sum += weights[Number(gathered.data[index])] ?? 1;
+  return sum;
+}
+
 /** The batch of each round. */
 export function batchesOf(dataset: Dataset, order: BatchOrder): (round: number) => RoundBatch {
   const { labels } = dataset;
@@ -51,8 +63,7 @@ export function batchesOf(dataset: Dataset, order: BatchOrder): (round: number) 
     if (found !== undefined) return found;
     const indices = batchIndices(order, round);
     const sampleCount = indices.length;
-    const isWhole = labels.ignored === undefined;
-    const counted = isWhole ? sampleCount * perSample : countedLabels(gatherField(dataset, labels, indices));
+    const counted = countOf(dataset, indices, perSample);
     const batch = { sampleCount, factor: counted === 0 ? 0 : (order.batchSize * perSample) / counted };
     known.set(round, batch);
     for (const old of known.keys()) {

@@ -120,3 +120,14 @@ for (const { title, ...layout } of layouts) {
     });
   }
 }
+
+for (const { title, ...layout } of layouts.filter(({ shares }) => shares.length === 3)) {
+  for (const found of cases.filter(({ staleness }) => staleness !== undefined)) {
+    test(`${found.name}: ${title}, each a round ahead of the next`, async () => {
+      const run = runOf(found);
+      const plan = handPlan({ schedule: 'forward-gradient', ...layout }, run.subject.sequence.layers.length);
+      const { losses } = await runCluster({ ...run, plan: { ...plan, tangentCount: found.tangents } });
+      checkLosses(losses, found);
+    });
+  }
+}

@@ -13,6 +13,9 @@ export interface LoadedModel {
   readonly notes: readonly string[];
   /** Why the file's float tensors are parameters or not; absent for built-in models, which say so themselves. */
   readonly choices?: readonly WeightChoice[];
-  /** The ONNX model with these parameters and buffers, for inference: the user's own file but for the weights. */
-  write(trained: ReadonlyMap<string, Tensor>): Uint8Array;
+  /**
+   * The ONNX model with these parameters and buffers and entries of metadata, for inference: the user's own file but
+   * for these.
+   */
+  write(trained: ReadonlyMap<string, Tensor>, metadata?: ReadonlyMap<string, string>): Uint8Array;
 }

@@ -11,7 +11,8 @@ import { sameShape, type Tensor } from '../../graph/tensor.ts';
 import { plannerOf } from '../../planner/planners.ts';
 import { checkProgram } from '../../schedule/check.ts';
 import { program } from '../../schedule/generate.ts';
-import { scheduleNames } from '../../schedule/schedules.ts';
+import { scheduleNames, scheduleOf } from '../../schedule/schedules.ts';
+import { withStaleness } from '../../schedule/staleness.ts';
 import type { Checkpoint } from '../../storage/checkpoints.ts';
 import { clipScale } from '../../training/clipping.ts';
 import type { Dataset } from '../../training/data/dataset.ts';
@@ -158,6 +159,8 @@ function trainingSpec(
     frozen,
     ...(settings.recompute === 'none' || settings.strict ? {} : { recompute: settings.recompute }),
     ...(settings.strict ? { grain: grainOf(settings, sequence) } : {}),
+    ...(settings.aggregate > 0 ? { aggregate: settings.aggregate } : {}),
+    ...(settings.stalenessCorrection === 'none' ? {} : { stalenessCorrection: settings.stalenessCorrection }),
   };
 }
 
@@ -242,8 +245,26 @@ function checkDistribution({ settings, plan }: SessionInput, sequence: LayerSequ
   checkSchedule(settings.schedule);
   if (settings.workers + settings.remote > 0) checkHost(settings);
   if (plan === undefined) return;
+  checkPlanMode(plan, settings);
   checkPlanFits(plan, sequence, settings);
-  checkProgram(program(plan), plan);
+  const stale = withStaleness(plan, settings);
+  checkProgram(program(stale), stale);
+}
+
+/** A plan from a file must be for the mode that is asked for. */
+function checkPlanMode({ schedule }: Plan, { mode, ...settings }: TrainSettings): void {
+  const { isStream } = scheduleOf(schedule);
+  if (mode !== undefined && mode !== (isStream ? schedule : 'sync'))
+    throw new InputError(
+      `The plan has schedule "${schedule}", which --mode ${mode} does not run: leave --mode out, or make a plan with ` +
+        'that mode.',
+    );
+  if (isStream) return;
+  const { staleness, verticalSync, aggregate, stalenessCorrection } = settings;
+  if (staleness !== undefined || !verticalSync || aggregate > 0 || stalenessCorrection !== 'none')
+    throw new InputError(
+      `The plan has schedule "${schedule}", whose rounds do not overlap: leave out --staleness and what belongs to it.`,
+    );
 }
 
 function checkSchedule(name: string): void {

@@ -4,11 +4,13 @@
 import type { Clock } from '../../clock.ts';
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
 import { InputError } from '../../errors.ts';
+import { planTangentSteps } from '../../planner/forward-gradient.ts';
 import { checkGrains, planInSamples, profileInGrains } from '../../planner/grains.ts';
 import { remaining } from '../../planner/replan/survivors.ts';
 import { runInSlices, type Steps } from '../../planner/steps.ts';
 import { checkProgram } from '../../schedule/check.ts';
 import { program } from '../../schedule/generate.ts';
+import { withStaleness } from '../../schedule/staleness.ts';
 import { withLinks } from '../knowledge/link-watch.ts';
 import type { PlanWish } from '../knowledge/planning-options.ts';
 import type { LinkChange, Observer, RunEvent } from '../protocol/events.ts';
@@ -18,7 +20,7 @@ import { choosePlanSteps } from './choose-plan.ts';
 import { withForwardOnly } from './fine-tuning.ts';
 import { checkPlanMemory } from './plan-memory.ts';
 import { checkPlanFits, type PreparedRun } from './prepare.ts';
-import { autoSchedule } from './settings.ts';
+import { autoSchedule, type TrainSettings } from './settings.ts';
 
 /** A search that is not over by then gives the best that it has found. */
 const longestPlanningMs = 45_000;
@@ -28,6 +30,12 @@ const firstPlanningMs: Readonly<Record<Thoroughness, number>> = { quick: 5_000, 
 
 /** The limit while devices wait in the middle of a run. The plan may be improved at leisure. */
 const urgentPlanningMs = 5_000;
+
+/** The schedule that a run's settings ask for; none: the planner chooses. */
+function scheduleWish({ mode, schedule }: TrainSettings): { readonly schedule?: string } {
+  if (mode === 'async' || mode === 'forward-gradient') return { schedule: mode };
+  return schedule === autoSchedule ? {} : { schedule };
+}
 
 /** Plans for one run, from its settings. */
 export class RunPlanner {
@@ -133,13 +141,22 @@ export class RunPlanner {
     const endMs = clock.now() + limitMs;
     const microBatch = microBatchSize ?? settings.microBatch ?? subject.sequence.fixedBatch;
     const { grain = 1 } = subject.training;
+    const { forwardGradient } = subject.training;
+    if (forwardGradient !== undefined)
+      return yield* planTangentSteps({
+        ...{ profile, cluster, batchSize: settings.batch, planner: settings.planner },
+        ...{ tangentCount: forwardGradient.tangentCount, optimizerState: optimizerStateCount(subject.training) },
+        ...(settings.staleness === 0 ? { staleness: 0 as const } : {}),
+        ...(microBatch === undefined ? {} : { microBatchSize: microBatch }),
+        isTimeUp: () => clock.now() > endMs,
+      });
     const found = yield* choosePlanSteps(
       {
         isTimeUp: () => clock.now() > endMs,
         profile: grain === 1 ? profile : profileInGrains(profile, grain),
         cluster,
         batchSize: settings.batch / grain,
-        ...(settings.schedule === autoSchedule ? {} : { schedule: settings.schedule }),
+        ...scheduleWish(settings),
         planner: settings.planner,
         compress: settings.compress,
         optimizerState: optimizerStateCount(subject.training),
@@ -155,7 +172,7 @@ export class RunPlanner {
   /** Every plan is checked before it runs, given ones too. */
   #checked(found: Plan): Plan {
     const { settings, subject } = this.#prepared;
-    const plan = withForwardOnly(found, subject.sequence);
+    const plan = withStaleness(withForwardOnly(found, subject.sequence), settings);
     const { grain } = subject.training;
     checkPlanFits(plan, subject.sequence, settings);
     if (grain !== undefined) checkGrains(plan, grain);

@@ -8,9 +8,11 @@ import { bytesInMiB } from '../../cluster/memory.ts';
 import { RunError } from '../../errors.ts';
 import type { LayerSequence } from '../../graph/layers.ts';
 import { importModel } from '../../graph/onnx/import.ts';
+import { wishOf } from '../../schedule/staleness.ts';
 import { saveCheckpoint } from '../../storage/checkpoints.ts';
 import type { RunFolder } from '../../storage/run-folder.ts';
 import { epochOf, roundsPerEpoch } from '../../training/data/order.ts';
+import { useEntries } from '../../training/data/preparation.ts';
 import { countsCorrect } from '../../training/losses.ts';
 import type { CoordinatorEnd, CoordinatorOptions, RunHooks } from '../coordinator/options.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
@@ -226,6 +228,7 @@ class TrainingSession {
         },
         planAgain: (profile, cluster, wish) => planner.again(profile, cluster, wish),
         mayRecompute: planner.mayRecompute,
+        staleness: this.#plan?.staleness === undefined ? settings : wishOf(this.#plan),
         ...(this.#plan === undefined ? {} : { givenPlan: this.#plan }),
         checkGiven: (plan, cluster) => planner.checkGiven(plan, cluster),
       },
@@ -275,15 +278,17 @@ class TrainingSession {
     const seconds = Math.max(1e-9, (nowMs - this.#lastCommitMs) / 1000);
     this.#lastCommitMs = nowMs;
     this.#losses.push(loss);
-    const { order, machine, settings } = this.#prepared;
+    const { order, machine, settings, dataset } = this.#prepared;
     const { sampleCount, factor } = batchAt(machine, round);
+    // Samples are counted alike, whatever their weight in the loss.
+    const share = dataset.softening === undefined ? factor : settings.batch / sampleCount;
     const metrics = {
       round,
       epoch: epochOf(order, round),
       loss,
       samplesPerS: sampleCount / seconds,
       lr: rate,
-      accuracy: countsCorrect(settings.loss) ? (correctCount / settings.batch) * factor : null,
+      accuracy: countsCorrect(settings.loss) ? (correctCount / settings.batch) * share : null,
     };
     const busyFraction = Object.fromEntries(
       Object.entries(results).map(([device, { busyMs }]) => [device, Math.min(1, busyMs / (seconds * 1000))]),
@@ -346,7 +351,10 @@ class TrainingSession {
   }
 
   #trainedModel(): Uint8Array {
-    return this.#prepared.model.write(new Map([...this.#state.parameter, ...this.#state.buffer]));
+    const { model, train, settings } = this.#prepared;
+    const { preparation, classNames } = train;
+    const entries = useEntries({ loss: settings.loss, preparation, classNames });
+    return model.write(new Map([...this.#state.parameter, ...this.#state.buffer]), entries);
   }
 
   async #evaluate(bytes: Uint8Array, round: number): Promise<Evaluation | undefined> {

@@ -9,7 +9,9 @@ import { bindDimensions } from '../../graph/static.ts';
 import { elementCount } from '../../graph/tensor.ts';
 import { bindDataset } from '../../training/data/bind.ts';
 import type { Dataset } from '../../training/data/dataset.ts';
+import { classCounts } from '../../training/data/describe.ts';
 import { labelsFor } from '../../training/data/labels.ts';
+import { parseClassWeights } from '../../training/data/softening.ts';
 import type { LossKind } from '../../training/losses.ts';
 
 /**
@@ -79,6 +81,7 @@ export function labelCut({ labels, softening }: Dataset): CutTensor {
 export interface SofteningTask extends Pick<BindTask, 'loss'> {
   readonly mixup: number;
   readonly labelSmoothing: number;
+  readonly classWeights?: string;
   readonly seed: number;
 }
 
@@ -87,14 +90,18 @@ export interface SofteningTask extends Pick<BindTask, 'loss'> {
  * one class a sample.
  */
 export function withSoftening(dataset: Dataset, sequence: LayerSequence, task: SofteningTask): Dataset {
-  const { loss, mixup, labelSmoothing, seed } = task;
-  if (mixup === 0 && labelSmoothing === 0) return dataset;
+  const { loss, mixup, labelSmoothing, classWeights, seed } = task;
+  if (mixup === 0 && labelSmoothing === 0 && classWeights === undefined) return dataset;
   const { values, type, ignored } = dataset.labels;
   if (loss !== 'cross-entropy' || values.shape.length !== 1 || type !== 'int64' || ignored !== undefined)
     throw new InputError(
-      `--${mixup > 0 ? 'mixup' : 'label-smoothing'} takes data with one class for each sample and --loss ` +
-        'cross-entropy: leave it out.',
+      `--${mixup > 0 ? 'mixup' : labelSmoothing > 0 ? 'label-smoothing' : 'class-weights'} takes data with one class ` +
+        'for each sample and --loss cross-entropy: leave it out.',
     );
   const classCount = elementCount(outputOf(sequence).shape.slice(1) as number[]);
-  return { ...dataset, softening: { classCount, labelSmoothing, mixup, seed } };
+  const softening = { classCount, labelSmoothing, mixup, seed };
+  if (classWeights === undefined) return { ...dataset, softening };
+  const weights = parseClassWeights(classWeights, classCounts(dataset) ?? []);
+  const all = Array.from({ length: classCount }, (_, label) => weights[label] ?? 1);
+  return { ...dataset, softening: { ...softening, classWeights: all } };
 }

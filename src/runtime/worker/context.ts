@@ -36,8 +36,13 @@ export class WorkerContext {
   }
 
   /** The layout that runs. Its weights are in place: until then, no message is taken in turn. Throws ProtocolError. */
-  running(kind: 'round' | 'snapshot'): Layout {
+  running(kind: 'round' | 'flush' | 'snapshot'): Layout {
     return earlier(this.model?.layouts.current, kind, 'a plan');
+  }
+
+  /** Whether rounds of the layout that runs overlap. */
+  isStreaming(): boolean {
+    return this.model?.layouts.current?.program.staleness !== undefined;
   }
 
   /** Sends a message to the coordinator; resolves under back-pressure as Link.send does. */

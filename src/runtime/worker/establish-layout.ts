@@ -7,6 +7,7 @@ import type { Plan } from '../../cluster/cluster.ts';
 import { ProtocolError } from '../../errors.ts';
 import type { Move } from '../../planner/replan/moves.ts';
 import type { DeviceProgram } from '../../schedule/program.ts';
+import { commitWindow } from '../../schedule/staleness.ts';
 import { createStage } from '../device/create-stage.ts';
 import { Mailbox } from '../device/mailbox.ts';
 import type { StagePort } from '../device/stage.ts';
@@ -94,7 +95,8 @@ async function place(
   const begin = (stage: StagePort): Layout => {
     const layout = new Layout({ plan, program, stage, key }, round);
     layouts.current = layout;
-    context.session.mailbox = new Mailbox(stage.mailboxBytes(plan.microBatchCount * Math.ceil((window + 1) / 2)));
+    const roundCount = Math.ceil((Math.max(window, commitWindow(plan)) + 1) / 2);
+    context.session.mailbox = new Mailbox(stage.mailboxBytes(plan.microBatchCount * roundCount));
     return layout;
   };
   if (same !== undefined) begin(same.stage).begin(undefined);

@@ -65,6 +65,7 @@ export class Layout implements RoundPart {
    */
   begin(arrived: Promise<void> | undefined): void {
     this.stage.keepVersion(this.committedRound);
+    if (this.program.staleness !== undefined) this.stage.beginStream(this.committedRound);
     this.#pinned.add(this.committedRound);
     if (arrived === undefined) {
       this.isComplete = true;

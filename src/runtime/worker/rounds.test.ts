@@ -14,6 +14,7 @@ import { Mailbox } from '../device/mailbox.ts';
 import { feedName } from '../device/pieces.ts';
 import { stageOptionsOf } from '../device/stage-options.ts';
 import type { StateEntry } from '../device/stage-state.ts';
+import { Commits } from './commits.ts';
 import { WorkerContext } from './context.ts';
 import { checkedProgram, Layout } from './layout.ts';
 import { sessionOf } from './layout-session.ts';
@@ -48,15 +49,17 @@ async function device(window: number) {
   coordinator.receive(({ kind, control: result }) => {
     if (kind === 'prepared') losses.push((result as { lossSum: number }).lossSum);
   });
-  const rounds = new Rounds(context, {
+  const options = {
     peers: {
-      send: async (_, { kind, round }) => void (kind === 'replica-end' && copies.push(round)),
+      send: async (_: string, { kind, round }: { kind: string; round: number }) =>
+        void (kind === 'replica-end' && copies.push(round)),
       rates: () => ({}),
     },
     work: new WorkReport(undefined, engine),
     statistics: new Statistics(noMeters),
     window,
-  });
+  };
+  const rounds = new Rounds(context, options, new Commits());
   const queued: number[] = [];
   return {
     ...{ layout, rounds, losses, copies, queued },

@@ -12,7 +12,7 @@ import { ProtocolError } from '../../errors.ts';
 import { isUpdateImmediate } from '../../schedule/program.ts';
 import { isTraced, type RoundOutcome, runRound } from '../device/round.ts';
 import type { ToWorker } from '../protocol/messages.ts';
-import { Commits } from './commits.ts';
+import type { Commits } from './commits.ts';
 import type { WorkerContext } from './context.ts';
 import { copyWhenCommitted, startDueCopy } from './copies.ts';
 import type { LayoutSession } from './layout-session.ts';
@@ -32,11 +32,12 @@ export class Rounds {
   readonly #context: WorkerContext;
   readonly #options: RoundsOptions;
   /** Rounds that are queued and have not committed. */
-  readonly #commits = new Commits();
+  readonly #commits: Commits;
 
-  constructor(context: WorkerContext, options: RoundsOptions) {
+  constructor(context: WorkerContext, options: RoundsOptions, commits: Commits) {
     this.#context = context;
     this.#options = options;
+    this.#commits = commits;
   }
 
   /**

@@ -6,6 +6,7 @@ import { RunError } from '../../errors.ts';
 import type { Frame } from '../../transport/link.ts';
 import { feedName } from '../device/pieces.ts';
 import type { ModelMessage } from '../protocol/messages.ts';
+import { Commits } from './commits.ts';
 import { WorkerContext } from './context.ts';
 import { snapshot } from './copies.ts';
 import { announce, establish, reserve } from './establish-layout.ts';
@@ -16,6 +17,7 @@ import { measureAgain, measureAll, profile, Statistics } from './measuring.ts';
 import { receiveModel } from './model.ts';
 import { noMeters, type WorkerEnd, type WorkerOptions } from './options.ts';
 import { Rounds } from './rounds.ts';
+import { StreamRounds } from './stream-rounds.ts';
 import { WorkReport } from './work-report.ts';
 
 /** How many rounds may be updated before they have committed. */
@@ -26,6 +28,7 @@ interface Parts {
   readonly inbox: Inbox;
   readonly links: Links;
   readonly rounds: Rounds;
+  readonly streamRounds: StreamRounds;
   readonly statistics: Statistics;
 }
 
@@ -35,8 +38,11 @@ export async function runWorker(options: WorkerOptions): Promise<WorkerEnd> {
   const work = new WorkReport(options.processWork, options.engine);
   const statistics = new Statistics(options.meters ?? noMeters);
   const links = new Links(context, work);
-  const rounds = new Rounds(context, { peers: links.peers, work, statistics, window: commitWindow });
-  const parts = { context, inbox: new Inbox(), links, rounds, statistics };
+  const commits = new Commits();
+  const common = { peers: links.peers, work, statistics, window: commitWindow };
+  const rounds = new Rounds(context, common, commits);
+  const streamRounds = new StreamRounds(context, common, commits);
+  const parts = { context, inbox: new Inbox(), links, rounds, streamRounds, statistics };
   const handlers = handlersOf(parts);
   options.coordinator.receive((frame) => {
     if (frame.kind === 'input' || frame.kind === 'label') fileData(context.session, feedName, frame);
@@ -49,7 +55,7 @@ export async function runWorker(options: WorkerOptions): Promise<WorkerEnd> {
 }
 
 /** Everything that the coordinator may ask for, and when it is done. */
-function handlersOf({ context, inbox, links, rounds, statistics }: Parts): Handlers {
+function handlersOf({ context, inbox, links, rounds, streamRounds, statistics }: Parts): Handlers {
   const { peers } = links;
   return {
     model: { when: 'in-turn', do: ({ control, frame }) => takeModel(context, links, control, frame) },
@@ -66,7 +72,11 @@ function handlersOf({ context, inbox, links, rounds, statistics }: Parts): Handl
       },
     },
     state: { when: 'at-once', do: ({ control, frame }) => stateArrived(context.session, null, control, frame) },
-    round: { when: 'in-turn', do: ({ control }) => rounds.run(control) },
+    round: {
+      when: 'in-turn',
+      do: ({ control }) => (context.isStreaming() ? streamRounds.run(control) : rounds.run(control)),
+    },
+    flush: { when: 'in-turn', do: ({ control }) => streamRounds.flush(control) },
     commit: { when: 'at-once', do: ({ control }) => rounds.committed(control) },
     snapshot: {
       when: 'in-turn',

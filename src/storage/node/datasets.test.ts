@@ -95,10 +95,11 @@ test('npy, npz, csv and tokens', () =>
       [104, 105, 106, 107],
       [2],
     ]);
+    const settings = { ...defaultDataSettings, standardize: false };
     await writeFile(join(folder, 't.csv'), 'kind,a\n1,0.5\n0,0.25\n');
-    assert.deepEqual(sample((await loadDataset(`csv:${folder}/t.csv,kind`)).train, 0), [[1], [0.5], [1]]);
+    assert.deepEqual(sample((await loadDataset(`csv:${folder}/t.csv,kind`, { settings })).train, 0), [[1], [0.5], [1]]);
     await writeFile(join(folder, 't.csv.gz'), gzipSync('0.5,1\n'));
-    assert.deepEqual(sample((await loadDataset(`csv:${folder}/t.csv.gz`)).train, 0), [[1], [0.5], [1]]);
+    assert.deepEqual(sample((await loadDataset(`csv:${folder}/t.csv.gz`, { settings })).train, 0), [[1], [0.5], [1]]);
     await writeFile(join(folder, 't.txt'), 'abcdefghij');
     assert.deepEqual(sample((await loadDataset(`tokens:${folder}/t.txt,3`)).train, 1), [
       [3],

@@ -7,25 +7,28 @@ import { InputError } from '../../errors.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 import { type Datasets, datasetFromPair, datasetsFromArrays } from '../../training/data/arrays.ts';
 import { readCifar10 } from '../../training/data/cifar10.ts';
-import { readCsv } from '../../training/data/csv.ts';
 import { type DataSettings, defaultDataSettings } from '../../training/data/data-settings.ts';
 import { createDataset, type Dataset, inferClassCount, inputField, labelField } from '../../training/data/dataset.ts';
 import { readIdx } from '../../training/data/idx.ts';
+import { mix } from '../../training/data/mix.ts';
 import { readNpy } from '../../training/data/npy.ts';
 import { readNpz } from '../../training/data/npz.ts';
 import type { PictureInput } from '../../training/data/pictures/picture-form.ts';
+import type { Preparation } from '../../training/data/preparation.ts';
 import { checkSettings } from '../../training/data/settings-check.ts';
 import { gunzip, type Source } from '../../training/data/source.ts';
 import { type DataSpec, parseDataSpec } from '../../training/data/spec.ts';
 import { split } from '../../training/data/split.ts';
 import { makeSynthetic } from '../../training/data/synthetic.ts';
 import { makeSyntheticTokens } from '../../training/data/synthetic-tokens.ts';
+import { type TableTask, tableDataset } from '../../training/data/tables/table-dataset.ts';
 import { readTokens } from '../../training/data/tokens.ts';
 import { type Disk, readError } from '../disk.ts';
 import { type DigitOptions, loadDigits } from './digits-cache.ts';
 import { nodeDisk } from './disk.ts';
 import { inflate } from './inflate.ts';
 import { loadPictures } from './pictures/load-pictures.ts';
+import { readTable } from './tables/read-table.ts';
 
 export interface LoadOptions extends DigitOptions {
   /** For synthetic data, augmentation and splitting; default 0. */
@@ -36,6 +39,8 @@ export interface LoadOptions extends DigitOptions {
   readonly picture?: PictureInput;
   /** The classes by number, of data that name them; default: those that are found, sorted. */
   readonly classNames?: readonly string[];
+  /** What was done to the data on which a model was trained, to do to these; default: what the data suggest. */
+  readonly preparation?: Preparation | undefined;
 }
 
 /**
@@ -55,7 +60,7 @@ export async function loadDataset(spec: string, options: LoadOptions = {}): Prom
 type Loading = LoadOptions & Required<Pick<LoadOptions, 'settings'>>;
 
 async function load(spec: DataSpec, options: Loading, seed: number): Promise<Datasets> {
-  const { disk = nodeDisk, settings, picture = {}, classNames } = options;
+  const { disk = nodeDisk, settings, picture = {}, classNames, preparation } = options;
   switch (spec.kind) {
     case 'mnist': {
       const digits = await loadDigits(options);
@@ -73,7 +78,14 @@ async function load(spec: DataSpec, options: Loading, seed: number): Promise<Dat
     case 'idx':
       return loadIdxFolder(spec.folder, disk);
     case 'images':
-      return loadPictures(spec.path, { settings, input: picture, seed, disk, classNames });
+      return loadPictures(spec.path, {
+        settings,
+        input: picture,
+        seed,
+        disk,
+        classNames,
+        form: preparation?.kind === 'pictures' ? preparation.form : undefined,
+      });
     case 'npy': {
       const [inputs, labels] = [readNpy(await read(spec.inputs, disk)), readNpy(await read(spec.labels, disk))];
       return {
@@ -83,14 +95,34 @@ async function load(spec: DataSpec, options: Loading, seed: number): Promise<Dat
     case 'npz':
       return datasetsFromArrays(spec.file, readNpz(await read(spec.file, disk), inflate));
     case 'csv':
-      return { train: readCsv(gunzip(await read(spec.file, disk), inflate), spec.labelColumn) };
+    case 'table': {
+      const label = spec.kind === 'csv' ? spec.labelColumn : undefined;
+      return tableDataset(await readTable(await read(spec.file, disk)), tableTask(options, label));
+    }
     case 'tokens':
       return readTokens(await read(spec.file, disk), spec.blockLength);
     case 'synthetic':
       return makeSynthetic(spec, seed);
     case 'synthetic-tokens':
       return makeSyntheticTokens(spec, seed);
+    case 'mix': {
+      const parts = spec.parts.map(async ({ spec: own, share, text }) => ({
+        ...{ data: await load(own, options, seed), share, text },
+      }));
+      return mix(await Promise.all(parts), seed);
+    }
   }
+}
+
+function tableTask({ settings, preparation, classNames }: Loading, labelColumn: string | undefined): TableTask {
+  const { label = labelColumn, columns, standardize } = settings;
+  return {
+    standardizes: standardize,
+    ...(label === undefined ? {} : { labels: label.split(',') }),
+    ...(columns === undefined ? {} : { columns: columns.split(',') }),
+    ...(preparation?.kind === 'table' ? { form: preparation.form } : {}),
+    ...(classNames === undefined ? {} : { classNames }),
+  };
 }
 
 async function read(path: string, disk: Disk): Promise<Source> {

@@ -4,7 +4,15 @@
 import { createReadStream } from 'node:fs';
 import { InputError } from '../../errors.ts';
 import { elementBytes, elementCount, type Tensor, viewBytes, wrap } from '../../graph/tensor.ts';
-import { createDataset, type Dataset, gather, inputField, labelField } from '../../training/data/dataset.ts';
+import { batchOf } from '../../training/data/batch.ts';
+import {
+  type Batch,
+  createDataset,
+  type Dataset,
+  gather,
+  inputField,
+  labelField,
+} from '../../training/data/dataset.ts';
 import { longestNpyHeader, type NpyLayout, readNpyLayout } from '../../training/data/npy.ts';
 import { readNpz } from '../../training/data/npz.ts';
 import { readError } from '../disk.ts';
@@ -20,7 +28,7 @@ export interface SampleSource {
   /** Names, types and shapes of the inputs; of a stream without values. */
   readonly head: Dataset;
   /** At most `size` samples each, as `bind` fits them to a model. To be called once. */
-  chunks(size: number, bind: (dataset: Dataset) => Dataset): AsyncGenerator<ReturnType<typeof gather>>;
+  chunks(size: number, bind: (dataset: Dataset) => Dataset): AsyncGenerator<Batch>;
 }
 
 /** Opens what `spec` names: test data where there are some. Throws InputError. */
@@ -64,7 +72,7 @@ function inMemory(dataset: Dataset, hasLabels: boolean): SampleSource {
       const bound = bind(dataset);
       for (let first = 0; first < sampleCount; first += size) {
         const indices = Uint32Array.from({ length: Math.min(size, sampleCount - first) }, (_, at) => first + at);
-        yield gather(bound, indices);
+        yield await batchOf(bound, indices);
       }
     },
   };

@@ -45,7 +45,7 @@ test('the device kinds are as close to the numbers they were fitted to as claime
 
 test('FTPipeHD is about 6.8 times as fast as PipeDream, predicted from single machines alone', async () => {
   const { text } = await section('ftpipehd');
-  const ratio = /\| 100 Mbps \| PipeDream over FTPipeHD \| 6\.83x \| ([\d.]+)x/.exec(text)?.[1];
+  const ratio = /\| 1000 Mbps \| PipeDream over FTPipeHD \| 6\.83x \| ([\d.]+)x/.exec(text)?.[1];
   assert.ok(Math.abs(Number(ratio) / 6.83 - 1) < 0.15, text);
 });
 

@@ -14,6 +14,8 @@ export interface DataSettings {
   readonly mixup: number;
   /** The fraction of each label that is spread over all classes. */
   readonly labelSmoothing: number;
+  /** What samples of each class count: numbers with commas, or "balanced". */
+  readonly classWeights?: string;
   readonly onBadFile: (typeof badFileChoices)[number];
   /** The fraction of samples to test on, where the data have no test part of their own. */
   readonly evalSplit: number;
@@ -21,6 +23,8 @@ export interface DataSettings {
   readonly label?: string;
   /** The columns of inputs in a table, separated by commas. */
   readonly columns?: string;
+  /** Whether numbers of a table are standardised. */
+  readonly standardize: boolean;
   /** Threads that read and decode samples. Absent: as many as the machine has cores beyond one, 1 to 4. */
   readonly dataThreads?: number;
   /** MiB of decoded samples that are kept for the next epoch. */
@@ -33,5 +37,6 @@ export const defaultDataSettings: DataSettings = {
   labelSmoothing: 0,
   onBadFile: 'refuse',
   evalSplit: 0,
+  standardize: true,
   dataCache: 512,
 };

@@ -13,10 +13,15 @@ interface Concern {
 
 const pictures = { kinds: ['images'], what: 'pictures (images:DIR)' } as const;
 
+const tables = { kinds: ['csv', 'table'], what: 'tables (table:FILE)' } as const;
+
 const concerns: Readonly<Partial<Record<keyof DataSettings, Concern>>> = {
   imageSize: { flag: '--image-size', ...pictures },
   preprocessor: { flag: '--preprocessor', ...pictures },
   augment: { flag: '--augment', ...pictures },
+  label: { flag: '--label', ...tables },
+  columns: { flag: '--columns', ...tables },
+  standardize: { flag: '--no-standardize', ...tables },
   onBadFile: { flag: '--on-bad-file', ...pictures },
 };
 

@@ -13,6 +13,8 @@ export interface Softening {
   readonly labelSmoothing: number;
   /** Both parameters of the Beta distribution of mixup's weights; 0: none. */
   readonly mixup: number;
+  /** What a sample of each class counts, as CrossEntropyLoss(weight) takes it; absent: 1. */
+  readonly classWeights?: readonly number[];
   readonly seed: number;
 }
 
@@ -27,17 +29,35 @@ interface Batch {
  * InputError for inputs that cannot be blended.
  */
 export function softened({ inputs, labels }: Batch, softening: Softening, round: number): Batch {
-  const { classCount, labelSmoothing, mixup, seed } = softening;
+  const { classCount, labelSmoothing, mixup, classWeights, seed } = softening;
   const count = labels.data.length;
   const rest = labelSmoothing / classCount;
   const data = new Float32Array(count * classCount).fill(rest);
   for (let index = 0; index < count; index++)
     data[index * classCount + Number(labels.data[index])] = 1 - labelSmoothing + rest;
+  if (classWeights !== undefined)
+    for (let index = 0; index < data.length; index++)
+      data[index] = (data[index] as number) * (classWeights[index % classCount] as number);
   const soft = wrap('float32', [count, classCount], data);
   if (mixup === 0) return { inputs, labels: soft };
   const weight = beta(mixup, createRandom(seed, round, 0x313c));
   for (const value of [...inputs, soft]) blend(value, weight);
   return { inputs, labels: soft };
+}
+
+/**
+ * Weights by class from the text of --class-weights: numbers, one a class, or "balanced": a sample counts by samples
+ * over (classes · samples of its class), as scikit-learn has it. Throws InputError.
+ */
+export function parseClassWeights(text: string, counts: readonly number[]): readonly number[] {
+  const total = counts.reduce((sum, count) => sum + count, 0);
+  if (text === 'balanced') return counts.map((count) => (count === 0 ? 1 : total / (counts.length * count)));
+  const weights = text.split(',').map((part) => (part.trim() === '' ? Number.NaN : Number(part)));
+  if (weights.length === counts.length && weights.every((weight) => weight > 0 && Number.isFinite(weight)))
+    return weights;
+  throw new InputError(
+    `--class-weights ${text} is not "balanced" nor ${counts.length} numbers above 0, one for each class, with commas.`,
+  );
 }
 
 /** In place: row i becomes weight · row i + (1 − weight) · row i − 1. */

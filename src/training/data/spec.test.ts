@@ -42,6 +42,16 @@ test('every form is accepted', () => {
   );
 });
 
+test('a mix is of whole data sets or shares of them; a plus in a path stays there', () => {
+  assert.deepEqual(parseDataSpec('mix:npz:a+b.npz+mnist@0.1'), {
+    kind: 'mix',
+    parts: [
+      { spec: { kind: 'npz', file: 'a+b.npz' }, share: 1, text: 'npz:a+b.npz' },
+      { spec: { kind: 'mnist' }, share: 0.1, text: 'mnist' },
+    ],
+  });
+});
+
 test('anything else is refused with the list of forms', () => {
   const problems: Record<string, string> = {
     '': 'its kind is unknown',
@@ -64,6 +74,9 @@ test('anything else is refused with the list of forms', () => {
     'synthetic:3:2:1:1': 'SHAPE, CLASSES and SAMPLES are all it takes',
     'synthetic:999999999x999999999': 'the shape is too large',
     'synthetic-tokens:16': 'the vocabulary "" is not a positive integer',
+    'mix:mnist': 'a mix needs two parts at least, with + between them',
+    'mix:mnist+mnist@1.5': 'the share "1.5" is not above 0 and at most 1',
+    'mix:mnist+mix:mnist+mnist': 'a mix cannot be part of a mix',
     'synthetic-tokens:16:9:2:8:1': 'LENGTH, VOCABULARY, CLASSES and SAMPLES are all it takes',
   };
   for (const [text, problem] of Object.entries(problems)) {

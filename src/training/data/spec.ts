@@ -15,9 +15,20 @@ export type DataSpec =
   | { readonly kind: 'npy'; readonly inputs: string; readonly labels: string }
   | { readonly kind: 'npz'; readonly file: string }
   | { readonly kind: 'csv'; readonly file: string; readonly labelColumn?: string }
+  | { readonly kind: 'table'; readonly file: string }
   | { readonly kind: 'tokens'; readonly file: string; readonly blockLength: number }
   | ({ readonly kind: 'synthetic' } & SyntheticShape)
-  | ({ readonly kind: 'synthetic-tokens' } & SyntheticTokens);
+  | ({ readonly kind: 'synthetic-tokens' } & SyntheticTokens)
+  | { readonly kind: 'mix'; readonly parts: readonly MixPartSpec[] };
+
+/** A part of a mix. */
+export interface MixPartSpec {
+  readonly spec: DataSpec;
+  /** Above 0, at most 1. */
+  readonly share: number;
+  /** The part's own spec, as written. */
+  readonly text: string;
+}
 
 /** The forms, for help texts and errors. */
 export const dataSpecForms: readonly string[] = [
@@ -28,9 +39,11 @@ export const dataSpecForms: readonly string[] = [
   'npy:INPUTS,LABELS',
   'npz:FILE',
   'csv:FILE[,LABELCOLUMN]',
+  'table:FILE',
   'tokens:FILE[,BLOCKLENGTH]',
   'synthetic:SHAPE[:CLASSES[:SAMPLES]]',
   'synthetic-tokens:LENGTH:VOCABULARY[:CLASSES[:SAMPLES]]',
+  'mix:SPEC[@SHARE]+SPEC[@SHARE]',
 ];
 
 /** Parses a data spec. Throws InputError that lists the valid forms. */
@@ -55,6 +68,7 @@ export function parseDataSpec(text: string): DataSpec {
       return { kind, inputs, labels };
     }
     case 'npz':
+    case 'table':
       if (rest === '') throw wrongSpec(text, 'the file is missing');
       return { kind, file: rest };
     case 'csv': {
@@ -73,9 +87,27 @@ export function parseDataSpec(text: string): DataSpec {
       return { kind, ...parseShape(text, rest) };
     case 'synthetic-tokens':
       return { kind, ...parseTokens(text, rest) };
+    case 'mix':
+      return { kind, parts: parseMix(text, rest) };
     default:
       throw wrongSpec(text, 'its kind is unknown');
   }
+}
+
+/** The beginnings of specs, behind a plus that separates two; others belong to a path. */
+const partStart = new RegExp(`\\+(?=(?:${dataSpecForms.map((form) => form.split(':')[0]).join('|')})(?:[:@+]|$))`);
+
+function parseMix(text: string, rest: string): readonly MixPartSpec[] {
+  const parts = rest.split(partStart).map((part): MixPartSpec => {
+    const [, own = part, share = '1'] = /^(.*)@([\d.]+)$/.exec(part) ?? [];
+    if (own.startsWith('mix:')) throw wrongSpec(text, 'a mix cannot be part of a mix');
+    const spec = parseDataSpec(own);
+    if (!(Number(share) > 0 && Number(share) <= 1))
+      throw wrongSpec(text, `the share ${JSON.stringify(share)} is not above 0 and at most 1`);
+    return { spec, share: Number(share), text: own };
+  });
+  if (parts.length < 2) throw wrongSpec(text, 'a mix needs two parts at least, with + between them');
+  return parts;
 }
 
 function wrongSpec(text: string, problem: string): InputError {

@@ -44,7 +44,7 @@ function cacheKey(
   sequence: LayerSequence,
   { batchSizes, thoroughness = 'full', training, label }: ProfileSubject,
 ): string {
-  const { frozen, loss, optimizer } = training;
+  const { frozen, loss, optimizer, forwardGradient } = training;
   return JSON.stringify([
     23,
     engineName,
@@ -56,6 +56,7 @@ function cacheKey(
     label.type,
     label.shape,
     ...(training.isInference === true ? ['inference'] : []),
+    ...(forwardGradient === undefined ? [] : [forwardGradient.tangentCount]),
   ]);
 }
 

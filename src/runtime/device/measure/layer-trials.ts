@@ -2,6 +2,8 @@
 
 import { defined } from '../../../assert.ts';
 import { type DifferentiateOptions, differentiate } from '../../../autodiff/differentiate.ts';
+import { tangentGraph } from '../../../autodiff/forward-mode.ts';
+import { severalTangents } from '../../../autodiff/several-tangents.ts';
 import type { Clock } from '../../../clock.ts';
 import type { Engine, Executable, Value } from '../../../engine/engine.ts';
 import { loweringOf } from '../../../engine/lowering.ts';
@@ -65,15 +67,16 @@ export async function timeLayersAt(
   engine: Engine,
   sequence: LayerSequence,
   batchSize: number,
-  { training: { frozen }, clock, kinds, runs = usualRuns, isBrief = false, onStep }: LayerTrialOptions,
+  { training: { frozen, forwardGradient }, clock, kinds, runs = usualRuns, isBrief = false, onStep }: LayerTrialOptions,
 ): Promise<readonly LayerTrial[]> {
   const representatives = new Map(kinds.map((kind, index) => [kind, index] as const).reverse());
   const extract = stageExtractor(sequence, batchSize);
   const byKind = new Map<string, LayerTrial>();
   for (const [kind, index] of representatives) {
     const stage = extract(index, index + 1);
-    const trial = await measure(engine, stage, { frozen, clock, runs, isBrief });
-    const least = isBrief ? {} : { least: leastKept(stage, passOptions(engine, stage, frozen)) };
+    const tangentCount = forwardGradient?.tangentCount ?? 0;
+    const trial = await measure(engine, stage, { frozen, tangentCount, clock, runs, isBrief });
+    const least = isBrief || tangentCount > 0 ? {} : { least: leastKept(stage, passOptions(engine, stage, frozen)) };
     byKind.set(kind, { ...trial, ...least });
     onStep();
   }
@@ -116,13 +119,20 @@ function passOptions(
   };
 }
 
+interface MeasureOptions {
+  readonly frozen: readonly string[];
+  /** 0: by backpropagation. */
+  readonly tangentCount: number;
+  readonly isBrief: boolean;
+}
+
 /** Compiles, runs and times the passes of one layer with made-up numbers. */
 async function measure(
   engine: Engine,
   stage: StageGraph,
-  { frozen, isBrief, ...timing }: Timing & { readonly frozen: readonly string[]; readonly isBrief: boolean },
+  { frozen, tangentCount, isBrief, ...timing }: Timing & MeasureOptions,
 ): Promise<LayerTrial> {
-  const graphs = differentiate(stage, passOptions(engine, stage, frozen));
+  const options = passOptions(engine, stage, frozen);
   const random = createRandom(1);
   const values = new Map<string, Value>();
   const valueFor = ({ name, type, shape }: ValueInfo): Value => {
@@ -143,6 +153,14 @@ async function measure(
     executable.release();
     return ms;
   };
+  if (tangentCount > 0) {
+    const tangents = severalTangents(tangentGraph(stage, options), tangentCount);
+    const forwardMs = await timed(tangents.graph);
+    for (const value of values.values()) engine.release(value);
+    await engine.settled();
+    return { forwardMs, backwardMs: 0, inputPart: 0, weightPart: 0, savedBytes: 0 };
+  }
+  const graphs = differentiate(stage, options);
   const forwardMs = await timed(graphs.forward);
   const hasBoth = !isBrief && graphs.inputGradients.length > 0 && graphs.parameterGradients.length > 0;
   const backwardMs = await timed(graphs.backward);

@@ -39,7 +39,9 @@ export async function profileLayers(
   if (training.isInference === true) return profileInference(engine, sequence, options);
   const kinds = layerKinds(sequence, training.frozen);
   const profile = thoroughness === 'quick' ? quickTimes : fullTimes;
-  const { times, largest, batchSize } = await profile(engine, sequence, { ...options, kinds });
+  const { times: found, largest, batchSize } = await profile(engine, sequence, { ...options, kinds });
+  // What forward gradients measure as forward passes has tangents.
+  const times = training.forwardGradient === undefined ? found : { ...found, tangentMs: found.forwardMs };
   return { layers: layerProfiles(sequence, training.frozen, largest, batchSize), times, cached: false };
 }
 

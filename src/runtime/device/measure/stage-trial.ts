@@ -22,7 +22,10 @@ import { createStage } from '../create-stage.ts';
 import type { StageCuts, StageMemory } from '../stage.ts';
 import type { StageOptions } from '../stage-graphs.ts';
 
-/** Milliseconds of one micro-batch. Where both passes are one graph, all is `backwardMs`. */
+/**
+ * Milliseconds of one micro-batch. Where both passes are one graph, all is `backwardMs`; of forward gradients all is
+ * `forwardMs`.
+ */
 export interface TrialTimes {
   readonly forwardMs: number;
   readonly backwardMs: number;
@@ -78,6 +81,7 @@ export async function createStageTrial(
   const timed = (work: () => Promise<unknown>): Promise<Work> => timedWork(engine, processWork, work);
   const { inputs, gradients, labels } = madeUpTensors(stage, options.sampleCount);
   const isSplit = options.form.passes === 'split';
+  const { tangents } = stage;
   let step = 0;
   stage.beginRound(step);
   await engine.settled();
@@ -85,6 +89,8 @@ export async function createStageTrial(
     async microBatch() {
       const [given, target, seeds] = [inputs.map(copied), labels && copied(labels), gradients.map(copied)];
       const forward = await timed(() => stage.forward({ round: 0, index: 0 }, 0, given, target));
+      if (tangents !== undefined)
+        return { forwardMs: forward.computeMs, backwardMs: 0, inputMs: 0, mainMs: forward.mainMs };
       const backward = await timed(() =>
         isSplit ? stage.backwardInput({ round: 0, index: 0 }, seeds) : stage.backward({ round: 0, index: 0 }, seeds),
       );
@@ -99,6 +105,10 @@ export async function createStageTrial(
     },
     async update() {
       const { computeMs } = await timed(async () => {
+        tangents?.estimate(
+          0,
+          Array.from({ length: tangents.count }, () => 1),
+        );
         const totals = stage.finishRound(true);
         stage.update({ learningRate: 0, gradientScale: 1, step: ++step });
         await totals;

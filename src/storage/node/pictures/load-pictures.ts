@@ -8,7 +8,12 @@ import type { Datasets } from '../../../training/data/arrays.ts';
 import type { DataSettings } from '../../../training/data/data-settings.ts';
 import { createDataset, type Dataset, labelField, type SampleReader } from '../../../training/data/dataset.ts';
 import { parseAugment } from '../../../training/data/pictures/augment.ts';
-import { type PictureInput, parsePreprocessor, pictureFormOf } from '../../../training/data/pictures/picture-form.ts';
+import {
+  type PictureForm,
+  type PictureInput,
+  parsePreprocessor,
+  pictureFormOf,
+} from '../../../training/data/pictures/picture-form.ts';
 import type { Disk } from '../../disk.ts';
 import { readTextFile } from '../text-file.ts';
 import { badPictures } from './check-pictures.ts';
@@ -25,6 +30,8 @@ export interface PictureOptions {
   readonly disk: Disk;
   /** The classes by number; undefined: the folders that are found. */
   readonly classNames: readonly string[] | undefined;
+  /** The form of a trained model's pictures; undefined: by input and settings. */
+  readonly form: PictureForm | undefined;
 }
 
 /** The pictures in a folder. Throws InputError for files that cannot be used, unless they are to be skipped. */
@@ -35,7 +42,7 @@ export async function loadPictures(folder: string, options: PictureOptions): Pro
     settings.preprocessor === undefined
       ? undefined
       : parsePreprocessor(await readTextFile(settings.preprocessor, disk), settings.preprocessor);
-  const form = pictureFormOf(input, settings.imageSize, config);
+  const form = options.form ?? pictureFormOf(input, settings.imageSize, config);
   const augment = settings.augment === undefined ? [] : parseAugment(settings.augment);
   const sharp = await loadSharp();
   const findings: string[] = [];
@@ -48,6 +55,18 @@ export async function loadPictures(folder: string, options: PictureOptions): Pro
   if (found.otherCount > 0)
     findings.push(`${found.otherCount} files that are no pictures by their names were left out`);
   return { train, ...(test === undefined ? {} : { test }), findings };
+}
+
+/** Pictures without labels, in a form that a model says. Throws InputError for a file that cannot be used. */
+export async function loadUnlabelled(
+  files: readonly string[],
+  form: PictureForm,
+  settings: DataSettings,
+): Promise<Dataset> {
+  const labels = files.map(() => 0);
+  await goodFiles(await loadSharp(), { files, labels }, 'refuse', []);
+  const recipe = { form, augment: [], seed: 0 };
+  return pictureDataset('the pictures', { files, labels }, { recipe, settings, classNames: [] });
 }
 
 async function goodFiles(

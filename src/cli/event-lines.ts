@@ -1,0 +1,74 @@
+// The events of a run that are one line on the terminal, and change nothing else that is shown.
+
+import { roundText } from '../cluster/draw.ts';
+import type { RunEvent } from '../runtime/protocol/events.ts';
+import { counted, duration } from './terminal.ts';
+
+type Event<Kind extends RunEvent['kind']> = Extract<RunEvent, { readonly kind: Kind }>;
+
+/** Label and text of an event that is one line and changes nothing else that is shown; undefined for the others. */
+export function lineOf(event: RunEvent): readonly [label: string, text: string] | undefined {
+  switch (event.kind) {
+    case 'cool-down':
+      return ['Devices', coolDownText(event)];
+    case 'suspected':
+      return ['Silent', suspectedText(event)];
+    case 'checked':
+      return ['Checked', checkedText(event)];
+    case 'drift':
+      return ['Drift', driftText(event)];
+    case 'recovered':
+      return ['Resumed', `at round ${event.round}, after ${event.seconds.toFixed(1)} s`];
+    case 'stream':
+      return ['Stream', streamText(event)];
+    case 'reserve-ready':
+      return ['Prepared', `for the loss of any one device, after ${event.seconds.toFixed(0)} s`];
+    case 'note':
+      return ['Note', event.message];
+    case 'relayed':
+      return ['Links', relayedText(event)];
+    default:
+      return undefined;
+  }
+}
+
+function streamText({ round, staleness }: Event<'stream'>): string {
+  const [first = 0] = staleness;
+  const behind = staleness.every((own) => own === first)
+    ? counted(first, 'round')
+    : `${staleness.join(', ')} rounds, by stage`;
+  return `from round ${round} on rounds overlap, with weights that lag behind by ${behind}`;
+}
+
+function relayedText({ between: [one, other] }: Event<'relayed'>): string {
+  return (
+    `${one} ↔ ${other} over this machine, since neither reaches the other: ` +
+    'with --port and --advertise one of them could be reached (asteroid doctor)'
+  );
+}
+
+function coolDownText({ device, departureCount, seconds }: Event<'cool-down'>): string {
+  const often = departureCount === 1 ? 'once' : `${departureCount} times`;
+  return `${device} has left ${often}: it gets no work for at least ${duration(seconds)}`;
+}
+
+function suspectedText({ device, silentMs, deadAfterMs }: Event<'suspected'>): string {
+  const seconds = (ms: number): string => `${(ms / 1000).toFixed(1)} s`;
+  return `${device} has not been heard for ${seconds(silentMs)}; it is given up after ${seconds(deadAfterMs)}`;
+}
+
+function checkedText({ roundMs, plannedMs }: Event<'checked'>): string {
+  const planned = plannedMs === 0 ? '' : `, ${roundText(plannedMs)} as planned`;
+  return `a round takes ${roundText(roundMs)} by what its stages took so far${planned}`;
+}
+
+function driftText({ factors, links }: Event<'drift'>): string {
+  const slower = Object.entries(factors).map(
+    ([device, factor]) => `${device} takes ${factor.toFixed(2)} times as long as profiled`,
+  );
+  const changed = links.map(
+    ({ between, mbps, beforeMbps }) =>
+      `${between.join(' — ')} carries ${mbps.toFixed(1)} Mbps, before ${beforeMbps.toFixed(1)}`,
+  );
+  return [...slower, ...changed].join(', ');
+}

@@ -1,0 +1,91 @@
+// Plans for forward gradients: groups without an AllReduce where links are slow, straight pipelines whose period is the
+// slowest stage, memory without saved activations.
+import assert from 'node:assert/strict';
+import { test } from 'node:test';
+import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
+import { checkProgram } from '../schedule/check.ts';
+import { program } from '../schedule/generate.ts';
+import { planTangentSteps, type TangentPlanInput } from './forward-gradient.ts';
+import { plan } from './plan.ts';
+
+/** Four layers of 10 MiB of weights; a pass with tangents takes 2 ms a layer and sample. */
+const profile: Profile = {
+  model: 'test',
+  inputBytes: 1000,
+  labelBytes: 8,
+  layers: Array.from({ length: 4 }, (_, index) => ({
+    name: `layer${index}`,
+    outputBytes: 100,
+    weightBytes: 10 * 2 ** 20,
+    savedBytes: 50 * 2 ** 20,
+    flops: 1,
+  })),
+  batchSizes: [1, 8],
+  devices: {
+    pi: {
+      forwardMs: [1, 8].map((size) => [size, size, size, size]),
+      backwardMs: [1, 8].map((size) => [2 * size, 2 * size, 2 * size, 2 * size]),
+      tangentMs: [1, 8].map((size) => [2 * size, 2 * size, 2 * size, 2 * size]),
+    },
+  },
+};
+
+function clusterOf(bandwidthMbps: number, memoryMiB = 4000): Cluster {
+  const devices = ['a', 'b'].map((name) => ({ name, kind: 'pi', memoryMiB }));
+  return { devices, links: { default: { bandwidthMbps, latencyMs: 0 } } };
+}
+
+function planned(input: Partial<TangentPlanInput>): Plan {
+  const common = { profile, batchSize: 8, optimizerState: 0, planner: 'best', tangentCount: 1 } as const;
+  const steps = planTangentSteps({ ...common, cluster: clusterOf(1), ...input });
+  for (;;) {
+    const step = steps.next();
+    if (step.done === true) {
+      checkProgram(program(step.value), step.value);
+      return step.value;
+    }
+  }
+}
+
+test('over a link of 1 Mbps a group is twice as fast as one device, where backpropagation uses one', () => {
+  const cluster = clusterOf(1);
+  const layers = profile.layers.map((layer) => ({ ...layer, outputBytes: 10_000 }));
+  const found = planned({ profile: { ...profile, layers }, staleness: 0 });
+  assert.deepEqual(
+    found.stages.map(({ devices }) => devices.length),
+    [2],
+  );
+  // 4 layers · 2 ms · 4 samples; derivatives of 4 bytes take 0.032 ms.
+  assert.ok(found.predicted.roundMs >= 32 && found.predicted.roundMs < 32.2, `${found.predicted.roundMs}`);
+  const backward = plan({ profile, cluster, batchSize: 8, optimizerState: 0, planner: 'best' });
+  assert.deepEqual(
+    backward.stages.map(({ devices }) => devices.length),
+    [1],
+  );
+});
+
+test('a straight pipeline takes as long as its slowest stage where rounds overlap, and all of them where not', () => {
+  const stream = planned({ planner: 'straight', cluster: clusterOf(1000) });
+  assert.deepEqual(stream.staleness, [1, 0]);
+  assert.deepEqual(
+    stream.stages.map(({ layers }) => layers),
+    [
+      [0, 2],
+      [2, 4],
+    ],
+  );
+  assert.ok(Math.abs(stream.predicted.roundMs - 32) < 0.1, `${stream.predicted.roundMs}`);
+  const rounds = planned({ planner: 'straight', cluster: clusterOf(1000), staleness: 0, microBatchSize: 8 });
+  assert.deepEqual(rounds.staleness, [0, 0]);
+  assert.ok(Math.abs(rounds.predicted.roundMs - 64) < 0.1, `${rounds.predicted.roundMs}`);
+});
+
+test('memory has no saved activations: what backpropagation cannot hold fits', () => {
+  const cluster = clusterOf(1000, 300);
+  assert.throws(() => plan({ profile, cluster, batchSize: 8, microBatchSize: 8, optimizerState: 0, planner: 'best' }));
+  const found = planned({ cluster, planner: 'single' });
+  // Weights, the version before, and a tangent.
+  assert.deepEqual(Object.values(found.predicted.peakMemoryMiB), [120]);
+  const adam = planned({ cluster, planner: 'single', optimizerState: 2, tangentCount: 2 });
+  assert.deepEqual(Object.values(adam.predicted.peakMemoryMiB), [240]);
+});

@@ -1,0 +1,36 @@
+// What an exact stage takes from the world, and what it keeps of a micro-batch.
+
+import type { Tensor } from '../graph/tensor.ts';
+import type { Weights } from '../runtime/device/weight-versions.ts';
+import type { ExactEngine } from './exact-engine.ts';
+
+/** What a stage takes from the world. */
+export interface StageWorld {
+  readonly engine: ExactEngine;
+  /** Milliseconds for one layer and one sample, forward; may change at any time. */
+  msPerSample(): number;
+  /** The membership epoch in which it computes. */
+  epoch(): number;
+  violate(what: string): void;
+  /** The samples of a round. Default: those of a batch. */
+  samplesIn?(round: number): number;
+  /** Rounds by which weights may lag behind the round that reads them. Default: 0, a synchronous run. */
+  readonly staleness?: number;
+  /** Default: `held`. A backward pass that reads the weights as they are is a mistake, planted to be found. */
+  readonly backwardReads?: 'held' | 'live';
+}
+
+/** A micro-batch between its forward and its backward pass. */
+export interface Kept {
+  readonly round: number;
+  /** What the forward pass has read. */
+  readonly weights: Weights;
+  readonly samples: readonly number[];
+  /** By layer, then sample: what went into the layer, and last what came out. */
+  readonly values: readonly (readonly number[])[];
+  readonly labels: readonly number[];
+  /** By layer, then sample: the gradients of the layer's output. */
+  gradients: readonly (readonly number[])[] | undefined;
+  /** What goes to the stage before. */
+  inputGradients: readonly Tensor[];
+}

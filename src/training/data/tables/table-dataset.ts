@@ -1,0 +1,211 @@
+// A table as a data set: columns of numbers standardised, columns of texts as one number for each category, and the
+// label. How the columns were made is plain data, so that new rows are made alike.
+
+import { InputError } from '../../../errors.ts';
+import { type Tensor, wrap } from '../../../graph/tensor.ts';
+import type { Datasets } from '../arrays.ts';
+import { createDataset, type Dataset, inferClassCount, inputField, labelField } from '../dataset.ts';
+import { type Column, columnOf, type NumberColumn, type Table, type TextColumn } from './table.ts';
+import type { ColumnForm, TableForm } from './table-form.ts';
+
+/** What a table is read for. */
+export interface TableTask {
+  /** Names of label columns. Default: "label" or the like, else the last. */
+  readonly labels?: readonly string[];
+  /** Names of input columns. Default: all others. */
+  readonly columns?: readonly string[];
+  /** Whether numbers are standardised. */
+  readonly standardizes: boolean;
+  /** Forms and class names of a trained model, by which to make these samples. */
+  readonly form?: TableForm;
+  readonly classNames?: readonly string[];
+}
+
+const labelNames: readonly string[] = ['label', 'labels', 'target', 'class', 'y'];
+/** More texts than this in a column are taken for a mistake: names, or dates. */
+const maxCategoryCount = 1000;
+
+/** Makes the data set, with what was found. Throws InputError. */
+export function tableDataset(table: Table, task: TableTask): Datasets {
+  const labels = labelColumns(table, task);
+  const inputs = inputColumns(table, task, labels);
+  if (inputs.length === 0) throw new InputError(`${table.source} has no column beside the label to learn from.`);
+  const form = task.form ?? { columns: inputs.map((column) => formOf(table, column, task.standardizes)) };
+  const found = labels.length === 1 ? singleLabel(table, labels[0] as Column, task) : severalLabels(table, labels);
+  const { field: labelTensor, classNames } = found;
+  const label = labelField(labelTensor, table.source);
+  const input = inputField('input', inputsOf(table, form), table.source);
+  const classCount = classNames?.length ?? inferClassCount(label);
+  const dataset = createDataset(table.source, [input], label, classCount);
+  const named = classNames === undefined ? {} : { classNames };
+  return { train: { ...dataset, ...named, preparation: { kind: 'table', form } }, findings: findingsOf(inputs) };
+}
+
+/** Rows without labels, made in a trained model's form. Throws InputError for a table without its columns. */
+export function unlabelledRows(table: Table, form: TableForm): Dataset {
+  const rows = wrap('int32', [table.rowCount], new Int32Array(table.rowCount));
+  const input = inputField('input', inputsOf(table, form), table.source);
+  return createDataset(table.source, [input], labelField(rows, table.source));
+}
+
+function labelColumns(table: Table, { labels }: TableTask): readonly Column[] {
+  if (labels !== undefined) return labels.map((name) => columnOf(table, name, '--label'));
+  const named = table.columns.find(({ name }) => labelNames.includes(name.toLowerCase()));
+  return [named ?? (table.columns.at(-1) as Column)];
+}
+
+function inputColumns(table: Table, { columns, form }: TableTask, labels: readonly Column[]): readonly Column[] {
+  if (form !== undefined) return form.columns.map(({ name }) => columnOf(table, name, '--data'));
+  if (columns !== undefined) return columns.map((name) => columnOf(table, name, '--columns'));
+  return table.columns.filter((column) => !labels.includes(column));
+}
+
+function formOf({ source, rowCount }: Table, column: Column, standardizes: boolean): ColumnForm {
+  const { name } = column;
+  if (column.missingCount === rowCount && rowCount > 0)
+    throw new InputError(`${source} has no value in the column ${name}: leave it out with --columns.`);
+  if (column.kind === 'number') {
+    const { mean, deviation } = momentsOf(column);
+    return { name, kind: 'number', ...(standardizes ? { mean, deviation } : { mean: 0, deviation: 1 }) };
+  }
+  const values = textsOf(column);
+  if (values.length > maxCategoryCount)
+    throw new InputError(
+      `${source} has ${values.length} different texts in the column ${name}, too many for categories: leave it out ` +
+        'with --columns, or train on it as text (--data text:FILE).',
+    );
+  return { name, kind: 'category', values };
+}
+
+/** The texts of a column, sorted. */
+function textsOf({ values }: TextColumn): string[] {
+  return [...new Set(values.filter((value) => value !== null))].sort();
+}
+
+/** Mean and population deviation of what is there; a constant column has a deviation of 1. */
+function momentsOf({ values, missingCount }: NumberColumn): { readonly mean: number; readonly deviation: number } {
+  const count = values.length - missingCount;
+  let [sum, squares] = [0, 0];
+  for (const value of values) if (!Number.isNaN(value)) sum += value;
+  const mean = sum / count;
+  for (const value of values) if (!Number.isNaN(value)) squares += (value - mean) ** 2;
+  return { mean, deviation: Math.sqrt(squares / count) || 1 };
+}
+
+function inputsOf(table: Table, { columns }: TableForm): Tensor {
+  const widths = columns.map((form) => (form.kind === 'number' ? 1 : form.values.length));
+  const width = widths.reduce((sum, size) => sum + size, 0);
+  const data = new Float32Array(table.rowCount * width);
+  let at = 0;
+  for (const [index, form] of columns.entries()) {
+    const column = columnOf(table, form.name, '--data');
+    if (form.kind === 'number') writeNumbers(table, column, { data, at, width, ...form });
+    else writeCategories(column, form.values, { data, at, width });
+    at += widths[index] as number;
+  }
+  return wrap('float32', [table.rowCount, width], data);
+}
+
+function writeNumbers(
+  table: Table,
+  column: Column,
+  {
+    data,
+    at,
+    width,
+    mean,
+    deviation,
+  }: { data: Float32Array; at: number; width: number; mean: number; deviation: number },
+): void {
+  if (column.kind !== 'number') {
+    const row = column.values.findIndex((value) => value !== null && Number.isNaN(Number(value)));
+    throw new InputError(
+      `${table.source}, line ${table.lineOf(row)}, has ${JSON.stringify(column.values[row])} in the column ` +
+        `${column.name}, which held numbers in training: correct that line.`,
+    );
+  }
+  for (let row = 0; row < table.rowCount; row++) {
+    const value = column.values[row] as number;
+    data[row * width + at] = Number.isNaN(value) ? 0 : (value - mean) / deviation;
+  }
+}
+
+function writeCategories(
+  column: Column,
+  values: readonly string[],
+  { data, at, width }: { data: Float32Array; at: number; width: number },
+): void {
+  const places = new Map(values.map((value, index) => [value, index]));
+  for (let row = 0; row < column.values.length; row++) {
+    const place = places.get(String(column.values[row]));
+    if (place !== undefined) data[row * width + at + place] = 1;
+  }
+}
+
+interface FoundLabels {
+  readonly field: Tensor;
+  readonly classNames?: readonly string[];
+}
+
+function singleLabel(table: Table, column: Column, { classNames }: TableTask): FoundLabels {
+  checkPresent(table, column);
+  if (column.kind === 'text' || classNames !== undefined) return namedClasses(table, column, classNames);
+  const { values } = column;
+  const areClasses = values.every((label) => Number.isInteger(label) && label >= 0 && label < 2 ** 31);
+  return {
+    field: areClasses
+      ? wrap('int32', [table.rowCount], Int32Array.from(values))
+      : wrap('float32', [table.rowCount, 1], Float32Array.from(values)),
+  };
+}
+
+function namedClasses(table: Table, { values, name, ...column }: Column, known?: readonly string[]): FoundLabels {
+  const { source, rowCount, lineOf } = table;
+  const classNames = known ?? textsOf({ ...column, values, name } as TextColumn);
+  if (classNames.length === 1 && known === undefined)
+    throw new InputError(
+      `${source} has one class only (${classNames[0]}) in the column ${name}, and nothing can be told apart.`,
+    );
+  const numbers = new Map(classNames.map((text, index) => [text, index]));
+  const labels = Int32Array.from({ length: rowCount }, (_, row) => {
+    const label = numbers.get(String(values[row]));
+    if (label !== undefined) return label;
+    throw new InputError(
+      `${source}, line ${lineOf(row)}, has the label ${JSON.stringify(values[row])}, which the training data do not ` +
+        `have; these have ${classNames.slice(0, 8).join(', ')}${classNames.length > 8 ? ' and others' : ''}.`,
+    );
+  });
+  return { field: wrap('int32', [rowCount], labels), classNames };
+}
+
+function checkPresent({ source }: Table, { name, missingCount, missingLines }: Column): void {
+  if (missingCount === 0) return;
+  throw new InputError(
+    `${source}, line ${missingLines[0]}, has no value in the label column ${name}` +
+      `${missingCount > 1 ? `, and ${missingCount - 1} more lines neither` : ''}: complete or remove them.`,
+  );
+}
+
+function severalLabels(table: Table, columns: readonly Column[]): FoundLabels {
+  const data = new Float32Array(table.rowCount * columns.length);
+  for (const [index, column] of columns.entries()) {
+    checkPresent(table, column);
+    if (column.kind === 'text')
+      throw new InputError(
+        `${table.source} has texts in the label column ${column.name}: several labels a sample are numbers, 0 or 1 ` +
+          'for --loss binary-cross-entropy.',
+      );
+    for (let row = 0; row < table.rowCount; row++) data[row * columns.length + index] = column.values[row] as number;
+  }
+  return { field: wrap('float32', [table.rowCount, columns.length], data) };
+}
+
+function findingsOf(columns: readonly Column[]): readonly string[] {
+  return columns
+    .filter(({ missingCount }) => missingCount > 0)
+    .map(({ name, kind, missingCount, missingLines }) => {
+      const lines = `${missingLines.join(', ')}${missingCount > missingLines.length ? ', …' : ''}`;
+      const instead = kind === 'number' ? "the column's mean stands for them" : 'they are in no category';
+      return `${name} has ${missingCount} missing values (line ${lines}): ${instead}.`;
+    });
+}
