@@ -345,15 +345,8 @@ export class LayoutPlanner {
       if (!used.has(lost)) return from;
       const found = this.#replanned(others, from, [lost]);
       if (announced === undefined) return found;
-      const { roundMs, samplesPerS } = simulate(
-        program(announced),
-        announced,
-        this.#known.profile(others),
-        this.#known.cluster(others),
-        {
-          events: false,
-        },
-      );
+      const [profile, cluster] = [this.#known.profile(others), this.#known.cluster(others)];
+      const { roundMs, samplesPerS } = simulate(program(announced), announced, profile, cluster, { events: false });
       // What devices are ready for is worth more than a little speed.
       return roundMs > readyWorth * found.predicted.roundMs
         ? found
