@@ -84,8 +84,8 @@ before(async () => {
   await writeFile(at('cluster.json'), JSON.stringify(cluster));
 });
 
-/** The commands in the order of the help. */
-const commandNames = [
+/** All commands, in the order of the help. */
+const names = [
   'quickstart',
   'train',
   'worker',
@@ -97,6 +97,7 @@ const commandNames = [
   'simulate',
   'what-if',
   'infer',
+  'serve',
   'curve',
   'drain',
   'eval',
@@ -128,7 +129,6 @@ test('every command has help with an example, and every example parses', async (
     command.action(() => void seen.push(command.name()));
     for (const example of examples) await program.parseAsync(example, { from: 'user' });
   }
-  const names = commandNames;
   assert.deepEqual([...new Set(seen)], names);
   // A named command is loaded alone, with the same help.
   for (const name of names) {
