@@ -1,7 +1,8 @@
 // What staleness does to accuracy, and what repairs it: a small net of MobileNetV2's kind trained by the delayed oracle
 // (one device; equal to an asynchronous pipeline of five stages, M = 1 and vertical sync), on the digits and on a part
 // of Fashion-MNIST. Each run is a line of JSON in a file, so that a stopped table goes on; then tables and a picture.
-//   npm run bench -- async-accuracy [--runs FILE] [--seeds 5] [--epochs 5] [--rates] [--report]
+//   npm run bench -- async-accuracy [--runs FILE] [--seeds 5] [--epochs 5] [--sgd-rate R] [--adam-rate R] [--only TEXT]
+//     [--rates] [--report]
 // `--rates`: seed 100 at each learning rate instead; `--report`: only the tables, and the pictures in bench/results/.
 
 import { appendFileSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
@@ -21,6 +22,8 @@ const { values: flags } = parseArgs({
     rates: { type: 'boolean', default: false },
     report: { type: 'boolean', default: false },
     only: { type: 'string', default: '' },
+    'sgd-rate': { type: 'string', default: '0.05' },
+    'adam-rate': { type: 'string', default: '0.016' },
   },
 });
 const load = loadFrom(flags.dist);
@@ -60,8 +63,8 @@ const methods = {
 type MethodName = keyof typeof methods;
 
 const optimizers = {
-  sgd: { lr: 0.05, rates: [0.0125, 0.025, 0.05, 0.1, 0.2] },
-  adam: { lr: 0.016, rates: [0.002, 0.004, 0.008, 0.016, 0.032] },
+  sgd: { lr: Number(flags['sgd-rate']), rates: [0.0125, 0.025, 0.05, 0.1, 0.2] },
+  adam: { lr: Number(flags['adam-rate']), rates: [0.002, 0.004, 0.008, 0.016, 0.032] },
 } as const;
 type OptimizerName = keyof typeof optimizers;
 

@@ -66,6 +66,9 @@ test('plan of inference: simulate takes it; flags of one kind of plan are refuse
   assert.ok(simulated.roundMs >= roundMs * (1 - 1e-9));
   const alone = (await json<{ plan: Plan }>(...inference, '--objective', 'latency')).plan.predicted;
   assert.ok((alone.latencyMs ?? Number.NaN) <= (plan.predicted.latencyMs ?? 0));
+  const gone = await json<WhatIf>('what-if', ...flags, '--plan', 'inference.json', '--leave', 'tx2');
+  assert.equal(gone.before.predicted.roundMs, roundMs);
+  assert.equal(gone.after.schedule, 'inference');
   assert.match(await refused('plan', ...flags, '--batch', '8', '--objective', 'latency'), /add --schedule inference/);
   assert.match(await refused(...inference, '--objective', 'speed'), /must be one of throughput, latency/);
   assert.match(await refused(...inference, '--activation-bits', '5'), /must be one of 16, 8, 6, 4, 2/);
@@ -183,4 +186,56 @@ test('a change or a cluster that is wrong is one sentence', async () => {
     await refused('plan', '--model', 'digits', '--cluster', 'broken.yaml', '--batch', '64'),
     /broken\.yaml, line 6: links\.default\.bandwidthMbps is -100; give a number above 0 \(megabits a second\)\./,
   );
+});
+
+test('plan --mode async: a stream that simulate and what-if take; its events carry rounds', async () => {
+  const asked = [...flags, '--batch', '64', '--planner', 'asteroid', '--mode', 'async', '--optimizer', 'adam'];
+  const { plan } = await json<{ plan: Plan }>('plan', ...asked, '-o', 'stream.json');
+  assert.equal(plan.schedule, 'async');
+  const given = [...flags, '--plan', 'stream.json'];
+  const simulated = await json<Simulation>(
+    'simulate',
+    ...given,
+    '--gantt',
+    'stream.svg',
+    '--trace',
+    'stream-trace.json',
+  );
+  assert.equal(simulated.roundMs, plan.predicted.roundMs);
+  assert.equal(simulated.stream?.isExact, true);
+  assert.ok((simulated.stream?.drainMs ?? 0) > 0);
+  assert.match(await readFile(at('stream-trace.json'), 'utf8'), /"name":"forward 1\.0"/);
+  const { before, after } = await json<WhatIf>('what-if', ...given, '--leave', 'tx2');
+  assert.deepEqual([before.schedule, after.schedule], ['async', 'async']);
+  const loss = await json<LossPrediction>('what-if', ...given, '--kill', 'tx2', '--planner', 'ftpipehd');
+  assert.deepEqual([loss.light.plan.schedule, loss.heavy.plan.schedule], ['async', 'async']);
+});
+
+test('plan --mode auto: what each mode costs, and the choice; what does not go together is refused', async () => {
+  const asked = ['plan', ...flags, '--batch', '64', '--planner', 'asteroid', '--mode', 'auto'];
+  const found = await json<{ plan: Plan; mode: string; modes: readonly { mode: string; samplesPerS: number }[] }>(
+    ...asked,
+  );
+  assert.deepEqual(
+    found.modes.map(({ mode }) => mode),
+    ['sync', 'async'],
+  );
+  assert.equal(found.plan.schedule === 'async', found.mode === 'async');
+  const { stdout } = await host.run({ args: asked, cwd });
+  assert.match(stdout, /mode +a round +samples\/s +bubbles +staleness +versions +memory at most/);
+  assert.match(stdout, /Chosen +(sync|async)/);
+  assert.match(await refused(...asked, '--schedule', '1f1b'), /--mode auto and --schedule 1f1b do not go together/);
+  const async = ['plan', ...flags, '--batch', '64', '--mode', 'async'];
+  assert.match(await refused(...async, '--schedule', 'gpipe'), /--mode async and --schedule gpipe do not go together/);
+  const { plan } = await json<{ plan: Plan }>(
+    ...async,
+    '--planner',
+    'straight',
+    '--micro-batch',
+    '8',
+    '--max-staleness',
+    '1',
+  );
+  assert.equal(plan.stages[0]?.inFlight, plan.stages.length);
+  assert.match(await refused('plan', ...flags, '--batch', '64', '--max-staleness', '1'), /needs --mode async or auto/);
 });

@@ -12,7 +12,7 @@ import { bar, duration } from './terminal.ts';
 /** How long the search runs between two checks for signals and updates of the progress bar. */
 const sliceMs = 50;
 /** Default time limit of planner `best`; the others have none. */
-const bestTimeLimitMs = 45_000;
+export const bestTimeLimitMs: number = 45_000;
 
 export interface PlanSearch {
   readonly plan: Plan;

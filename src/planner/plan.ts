@@ -23,6 +23,13 @@ export interface PlanInput {
   readonly microBatchSize?: number;
   /** If absent, the planner's own; `best` tries all. */
   readonly schedule?: string;
+  /**
+   * Of schedules whose rounds overlap: whether planners that may choose keep no more micro-batches in flight than it
+   * takes (P − p), for the least staleness. Default false: whatever is faster.
+   */
+  readonly isLeastStale?: boolean;
+  /** Of such schedules: rounds by which the weights of a plan may lag behind at most. Default: any number. */
+  readonly maxStaleness?: number;
   /** See plannerNames. Default 'asteroid'. */
   readonly planner?: string;
   /** Copies of each weight that the optimizer keeps: 0 plain SGD, 1 momentum, 2 Adam. */
@@ -79,6 +86,7 @@ export function* planSteps(input: PlanInput): Steps<Plan> {
     planner = 'asteroid',
     replicateBatchDependent = false,
     mayRecompute = true,
+    isLeastStale = false,
   } = input;
   const profile = parseProfile(input.profile);
   const cluster = parseCluster(input.cluster);
@@ -96,11 +104,12 @@ export function* planSteps(input: PlanInput): Steps<Plan> {
       microBatchSize,
       optimizerState,
       replicateBatchDependent,
+      ...(input.maxStaleness === undefined ? {} : { maxStaleness: input.maxStaleness }),
     },
     ...rules,
   });
   const bounds = microBatchSizes.map((size) => roundBounds(withMicroBatchSize(base, size)));
-  const question: Question = { planner, base, microBatchSizes, bounds, schedule, mayRecompute };
+  const question: Question = { planner, base, microBatchSizes, bounds, schedule, mayRecompute, isLeastStale };
   const boundMs = Math.min(...bounds.map(({ anyMs }) => anyMs));
   const finished = ({ layout, predicted, roundMs, isOptimal, boundMs: betterMs = 0 }: Answer): Plan => ({
     ...layout,

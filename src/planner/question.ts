@@ -24,6 +24,8 @@ export interface Question {
   readonly schedule?: Schedule | undefined;
   /** Whether planners that support it may let devices recompute activations. */
   readonly mayRecompute: boolean;
+  /** See PlanInput. */
+  readonly isLeastStale: boolean;
 }
 
 /** The question with recomputation, for a planner that supports it. */

@@ -24,6 +24,6 @@ export function candidateProblems(
   schedulesWithoutWish: readonly Schedule[],
 ): { readonly problem: Problem; readonly boundMs: number }[] {
   return question.schedule?.isStream === true
-    ? problemsOf({ ...question, schedule: undefined }, streamPaces)
+    ? problemsOf({ ...question, schedule: undefined }, question.isLeastStale ? streamPaces.slice(0, 1) : streamPaces)
     : problemsOf(question, schedulesWithoutWish);
 }

@@ -8,16 +8,19 @@ import { InputError } from '../../errors.ts';
 import { type CompressMode, compressModes } from '../../planner/compress.ts';
 import { objectives } from '../../planner/inference/evaluate.ts';
 import { inferencePlannerNames, planInferenceSteps } from '../../planner/inference/plan.ts';
+import type { PlanInput } from '../../planner/plan.ts';
 import { plannerNames } from '../../planner/planners.ts';
 import { program } from '../../schedule/generate.ts';
 import { passes } from '../../schedule/passes.ts';
 import { inferenceSchedule, scheduleNames } from '../../schedule/schedules.ts';
+import { stalenessOf } from '../../schedule/staleness.ts';
 import { programText } from '../../schedule/text.ts';
 import { checkWritable, readText, writeJson } from '../files.ts';
 import { collected, positive } from '../flag-values.ts';
 import { addSizeFlags, type SizeOptions } from '../model-options.ts';
 import { createOutput, type Output } from '../output.ts';
 import { type PlanSearch, readPin, search, searchPlan } from '../planning.ts';
+import { addModeFlags, printModes, scheduleOfMode, searchModes } from '../planning-mode.ts';
 import { planningProfile } from '../planning-profile.ts';
 import { showPicture } from '../report.ts';
 import { duration, type Terminal } from '../terminal.ts';
@@ -29,6 +32,8 @@ interface PlanCommandOptions extends SizeOptions {
   readonly batch?: string;
   readonly microBatch?: string;
   readonly schedule?: string;
+  readonly mode: string;
+  readonly maxStaleness?: string;
   readonly objective?: string;
   readonly activationBits?: string;
   readonly compress: string;
@@ -89,7 +94,7 @@ export function addPlan(program: Command): Command {
     .option('--profile-out <FILE>', 'write the profile that the plan was made from')
     .option('--print', 'print the passes of each device in a round, too')
     .option('-o, --output <FILE>', 'write what --json prints');
-  return addSizeFlags(command)
+  return addSizeFlags(addModeFlags(command))
     .addHelpText(
       'after',
       '\nExample:\n  $ asteroid plan --profile profile.json --cluster cluster.yaml --batch 64 -o plan.json' +
@@ -114,6 +119,10 @@ async function plan(options: PlanCommandOptions): Promise<void> {
     output,
   );
   if (options.profileOut !== undefined) await writeJson(options.profileOut, profile);
+  if (options.mode === 'auto') {
+    await planModes({ ...options, batch }, { profile, cluster }, output);
+    return;
+  }
   const found = await (options.schedule === inferenceSchedule ? inferencePlan : trainingPlan)(
     { ...options, batch },
     { profile, cluster },
@@ -134,6 +143,7 @@ async function plan(options: PlanCommandOptions): Promise<void> {
     profile.layers.map((layer) => layer.name),
     terminal,
   );
+  printStaleness(found.plan, terminal);
   if (options.print === true) printProgram(found.plan, terminal);
 }
 
@@ -147,23 +157,69 @@ interface Known {
 function trainingPlan(options: Asked, known: Known, output: Output): Promise<PlanSearch> {
   if (options.objective !== undefined || options.activationBits !== undefined)
     throw new InputError('--objective and --activation-bits are for inference: add --schedule inference.');
+  const schedule = scheduleOfMode(options.mode, options.schedule);
   return searchPlan(
     {
-      ...known,
-      batchSize: positive('--batch', options.batch),
-      planner: options.planner,
+      ...questionOf(options, known),
       compress: compressMode(options.compress),
-      optimizerState: optimizerState(options.optimizer, options.momentum),
-      replicateBatchDependent: options.replicateBatchNorm === true,
-      mayRecompute: options.recompute,
-      pins: options.pin.map(readPin),
-      exclude: options.exclude,
-      ...(options.schedule === undefined ? {} : { schedule: options.schedule }),
-      ...microBatch(options, known.profile),
+      ...(schedule === undefined ? {} : { schedule }),
+      ...staleLimit(options),
     },
     output,
     timeLimitMs(options),
   );
+}
+
+/** What is asked in every mode of training. */
+function questionOf(options: Asked, known: Known): Omit<PlanInput, 'schedule'> {
+  return {
+    ...known,
+    batchSize: positive('--batch', options.batch),
+    planner: options.planner,
+    optimizerState: optimizerState(options.optimizer, options.momentum),
+    replicateBatchDependent: options.replicateBatchNorm === true,
+    mayRecompute: options.recompute,
+    pins: options.pin.map(readPin),
+    exclude: options.exclude,
+    ...microBatch(options, known.profile),
+  };
+}
+
+/** What each mode would cost, the choice, and its plan. */
+async function planModes(options: Asked, known: Known, output: Output): Promise<void> {
+  scheduleOfMode(options.mode, options.schedule);
+  if (options.compress !== 'none' || options.planner === 'hetpipe')
+    throw new InputError('--mode auto takes neither --compress nor planner "hetpipe": leave it out, or name the mode.');
+  const input = { ...questionOf(options, known), ...staleLimit(options) };
+  const { choice, planningMs } = await searchModes(input, output, timeLimitMs(options));
+  const { modes, chosen } = choice;
+  const document = { plan: chosen.plan, planningMs, mode: chosen.mode, modes };
+  if (options.output !== undefined) await writeJson(options.output, document);
+  output.json(document);
+  if (output.isJson) return;
+  const { terminal } = output;
+  printModes(choice, terminal);
+  terminal.section('Plan', `by planner "${chosen.plan.planner}", all modes in ${duration(planningMs / 1000)}`);
+  const names = known.profile.layers.map((layer) => layer.name);
+  showPicture(chosen.plan, names, terminal);
+  printStaleness(chosen.plan, terminal);
+  if (options.print === true) printProgram(chosen.plan, terminal);
+}
+
+/** Of rounds that overlap: by how many the weights lag behind. */
+function printStaleness(plan: Plan, terminal: Terminal): void {
+  const staleness = Math.max(...stalenessOf(plan));
+  if (staleness > 0)
+    terminal.print(`rounds overlap: weights lag behind by ${staleness}, and a device keeps ${staleness + 1} versions`);
+}
+
+function staleLimit({ mode, maxStaleness }: PlanCommandOptions): { readonly maxStaleness?: number } {
+  if (maxStaleness === undefined) return {};
+  if (mode === 'sync') throw new InputError('--max-staleness needs --mode async or auto.');
+  const rounds = Number(maxStaleness);
+  if (!Number.isInteger(rounds) || rounds < 0)
+    throw new InputError(`--max-staleness ${maxStaleness} must be a whole number of rounds, 0 or more.`);
+  return { maxStaleness: rounds };
 }
 
 function inferencePlan(options: Asked, known: Known, output: Output): Promise<PlanSearch> {

@@ -13,6 +13,7 @@ import { readText, writeJson } from '../files.ts';
 import { collected, positive } from '../flag-values.ts';
 import { addSizeFlags, type SizeOptions } from '../model-options.ts';
 import { createOutput, type Output } from '../output.ts';
+import { scheduleOfMode } from '../planning-mode.ts';
 import { planningProfile } from '../planning-profile.ts';
 import { duration, memory, type Terminal } from '../terminal.ts';
 import { optimizerState } from './plan.ts';
@@ -26,6 +27,7 @@ interface WhatIfCommandOptions extends SizeOptions {
   readonly batch?: string;
   readonly microBatch?: string;
   readonly planner: string;
+  readonly mode: string;
   readonly optimizer: string;
   readonly momentum: string;
   readonly replicateBatchNorm?: boolean;
@@ -65,6 +67,7 @@ export function addWhatIf(program: Command): Command {
       [],
     )
     .option('--planner <NAME>', plannerNames.join(' | '), 'best')
+    .option('--mode <NAME>', 'sync | async: how plans that are made here train; a given plan keeps its own', 'sync')
     .option('--optimizer <NAME>', 'sgd | adam | adamw, for its memory and its state', 'sgd')
     .option('--momentum <M>', 'of sgd, for its memory and its state', '0')
     .option('--replicate-batch-norm', 'let a stage with batch normalization be replicated')
@@ -104,8 +107,11 @@ async function run(options: WhatIfCommandOptions): Promise<void> {
     devices: [...cluster.devices, ...changes.flatMap((change) => (change.kind === 'join' ? [change.device] : []))],
   };
   const profile = await planningProfile({ ...options, largestBatch: Math.min(64, batchSize) }, joined, output);
+  if (options.mode === 'auto') throw new InputError('--mode auto is of asteroid plan: name sync or async.');
+  const schedule = current === undefined ? scheduleOfMode(options.mode, undefined) : undefined;
   const question = {
     cluster,
+    ...(schedule === undefined ? {} : { schedule }),
     ...(current === undefined ? {} : { current }),
     batchSize,
     planner: options.planner,

@@ -23,6 +23,8 @@ export interface PredictLossInput {
   readonly microBatchSize?: number;
   /** Used for the plan before and for heavy rescheduling. Default 'best'. */
   readonly planner?: string;
+  /** Of the plan before, if there is no current one. Default: the planner's. */
+  readonly schedule?: string;
   readonly optimizerState: OptimizerState;
   readonly replicateBatchDependent: boolean;
   /** From the loss until it is detected for certain. */
@@ -52,13 +54,14 @@ export interface LossPrediction extends RecoveryEstimate {
 export function predictLoss(input: PredictLossInput): LossPrediction {
   const { cluster, profile, current, lost, optimizerState, planner = 'best', replicateBatchDependent, now } = input;
   checkLost(cluster, lost);
-  const { batchSize, microBatchSize } = input;
+  const { batchSize, microBatchSize, schedule } = input;
   if (current !== undefined) checkTogether(current, profile, cluster);
   const before =
     current === undefined
       ? plan({
           ...{ profile, cluster, batchSize, planner, optimizerState, replicateBatchDependent },
           ...(microBatchSize === undefined ? {} : { microBatchSize }),
+          ...(schedule === undefined ? {} : { schedule }),
         })
       : predictedPlan(current, profile, cluster, optimizerState);
   const timed = (find: () => Plan): PlannedRecovery => {

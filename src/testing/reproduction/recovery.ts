@@ -9,6 +9,7 @@ import { heavyReplan } from '../../planner/replan/heavy.ts';
 import { lightReplan } from '../../planner/replan/light.ts';
 import { linkLoads, moves, stateBytes, transferTimeMs } from '../../planner/replan/moves.ts';
 import { replicationInterval } from '../../planner/replan/replication.ts';
+import { takenOver } from '../../planner/replan/respipe.ts';
 import { remaining } from '../../planner/replan/survivors.ts';
 import { modelTable } from '../../runtime/host/models.ts';
 import { lineChart } from './charts.ts';
@@ -22,7 +23,7 @@ import {
   times,
   withBandwidth,
 } from './experiment.ts';
-import { batchSize, periodMs } from './ftpipehd.ts';
+import { batchSize, periodMs, withoutMemoryLimits } from './ftpipehd.ts';
 import { asteroidModels, type PaperModel } from './models.ts';
 
 /** Asteroid, Table 7: planning of EfficientNet-B1 for the six devices of Env. C on a Jetson NX. */
@@ -200,9 +201,9 @@ const epochSamples = 50_000;
 
 export const ftpipehdTable3: Experiment = async (testbeds) => {
   const table = await modelTable('mobilenet-v2-cifar');
-  const cluster = withBandwidth(testbeds('ftpipehd'), 100);
+  const cluster = withBandwidth(withoutMemoryLimits(testbeds('ftpipehd')), 100);
   const profile = profileOfKinds(table, cluster);
-  const options = { batchSize, microBatchSize: batchSize };
+  const options = { batchSize, microBatchSize: batchSize, schedule: 'async' };
   const { plan } = planWith(profile, cluster, 'ftpipehd', options);
   if (plan === undefined) throw new Error('FTPipeHD has no plan for its own cluster.');
   const lost = plan.stages[1]?.devices[0] ?? '';
@@ -214,7 +215,7 @@ export const ftpipehdTable3: Experiment = async (testbeds) => {
     return { moved, moveMs: transferTimeMs(loads, left), batchMs: periodMs(target, profile, cluster) };
   };
   const ftpipehd = recovery(heavyReplan({ plan, profile, cluster, lost: [lost], planner: 'ftpipehd' }));
-  const resPipe = recovery(takenOver(plan, 1));
+  const resPipe = recovery(takenOver(plan, [lost]));
   const beforeMs = periodMs(plan, profile, cluster);
   const minutes = (batchMs: number): number => (batchMs * Math.ceil(epochSamples / batchSize)) / 60_000;
   const row = (
@@ -236,7 +237,7 @@ worker 1, the second process on the laptop, is killed. In ResPipe the next worke
 layers, of which it has
 the copy; FTPipeHD cuts anew by its eq. 4–7 and fetches what is missing (Algorithm 1, which is \`moves\` of \
 \`src/planner/replan/moves.ts\`). The pipeline is
-asynchronous: an epoch is ${Math.ceil(epochSamples / batchSize)} periods of its slowest part. Before the loss a batch \
+asynchronous: an epoch is ${Math.ceil(epochSamples / batchSize)} periods of the steady state. Before the loss a batch \
 takes ${(beforeMs / 1000).toFixed(2)} s (the paper: about 2.1 s). Transfers at 100 Mbps; the paper's recovery
 includes the probes and the commit.
 
@@ -256,15 +257,3 @@ ${((ftpipehd.moved * 8) / 2.11 / 1e6).toFixed(0)} Mbps to
 its HTTP server in Python; the paper gives no bandwidth.`;
   return { title: 'FTPipeHD, Table III: recovery against ResPipe', text, charts: [] };
 };
-
-/** The plan in which the stage after a lost one takes over its layers (ResPipe). */
-function takenOver({ stages, ...rest }: PlanLayout, lost: number): PlanLayout {
-  const first = stages[lost]?.layers[0] ?? 0;
-  const kept = stages.filter((_, stage) => stage !== lost);
-  return {
-    ...rest,
-    stages: kept.map((stage, index) =>
-      index === lost ? { ...stage, layers: [first, stage.layers[1]] as const } : stage,
-    ),
-  };
-}

@@ -45,7 +45,7 @@ test('the device kinds are as close to the numbers they were fitted to as claime
 
 test('FTPipeHD is about 6.8 times as fast as PipeDream, predicted from single machines alone', async () => {
   const { text } = await section('ftpipehd');
-  const ratio = /\| 100 Mbps \| PipeDream over FTPipeHD \| 6\.83x \| ([\d.]+)x/.exec(text)?.[1];
+  const ratio = /\| 1000 Mbps \| PipeDream over FTPipeHD \| 6\.83x \| ([\d.]+)x/.exec(text)?.[1];
   assert.ok(Math.abs(Number(ratio) / 6.83 - 1) < 0.15, text);
 });
 
@@ -122,4 +122,18 @@ test('charts: a bar for each value, × where there is none; lines have gaps', ()
   assert.equal([...lines.matchAll(/<circle/g)].length, 3);
   assert.match(lines, /<path d="M[\d. ]+L[\d. ]+M[\d. ]+" /);
   assert.doesNotMatch(bars + lines, /NaN|undefined/);
+});
+
+test('16 boards in a pipeline, and bits by the bandwidth: 90 % of the throughput is kept down to 5 Mbps', async () => {
+  const four = (await section('pipeedge-figure4')).text;
+  for (const [model, speedup] of [
+    ['ViT-Large', 14.6],
+    ['ViT-Huge', 15.7],
+    ['BERT-Large', 14.9],
+  ] as const)
+    assert.match(four, new RegExp(`\\| rcc-ve \\| ${model} \\|.* \\| ${speedup}x \\|`));
+  const { text } = await section('pipeedge-figure6');
+  const kept = [...text.matchAll(/(\d+) %, \d+(–\d+)?/g)].map(([, percent]) => Number(percent));
+  assert.equal(kept.length, 27);
+  assert.ok(Math.min(...kept) >= 90, text);
 });

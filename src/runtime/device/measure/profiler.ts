@@ -18,6 +18,7 @@ import {
   timeWholeUpdate,
   warmUp,
 } from './calibration.ts';
+import { profileInference } from './inference-profile.ts';
 import { layerKinds, timeLayers } from './layer-trials.ts';
 import type { FoundTimes, MeasuredProfile, ProfileOptions } from './measurement.ts';
 import { partStarts } from './parts.ts';
@@ -35,6 +36,7 @@ export async function profileLayers(
   options: ProfileOptions,
 ): Promise<MeasuredProfile> {
   const { training, thoroughness = 'full' } = options;
+  if (training.isInference === true) return profileInference(engine, sequence, options);
   const kinds = layerKinds(sequence, training.frozen);
   const profile = thoroughness === 'quick' ? quickTimes : fullTimes;
   const { times: found, largest, batchSize } = await profile(engine, sequence, { ...options, kinds });
@@ -65,13 +67,13 @@ async function timeParts(
   sequence: LayerSequence,
   options: ProfileOptions & { readonly trials: readonly (readonly LayerTrial[])[]; onStep(): void },
 ): Promise<DeviceTimes> {
-  const { batchSizes, training, label, memoryBytes, processWork, trials, onStep } = options;
+  const { batchSizes, training, label, memoryBytes, clock, processWork, trials, onStep } = options;
   const slowest = defined(trials.at(-1), 'a measurement');
   const starts = partStarts(
     slowest.map(({ forwardMs, backwardMs }) => forwardMs + backwardMs),
     sequence.layers.map((_, layer) => cutBytes(sequence.layers[layer - 1]?.outputs ?? [])),
   );
-  const common = { engine, sequence, starts, training, label, memoryBytes, processWork, span };
+  const common = { engine, sequence, starts, training, label, memoryBytes, clock, processWork, span };
   await warmUp({ ...common, batchSize: defined(batchSizes.at(-1), 'a batch size'), alone: slowest });
   const calibrations: Calibration[] = [];
   const calibrated: CalibratedTimes[] = [];
