@@ -76,6 +76,7 @@ async function evalModel(options: EvalCommandOptions): Promise<void> {
     ...(options.ignoreLabel === undefined ? {} : { ignoreLabel: integer('--ignore-label', options.ignoreLabel) }),
     engine: engineName(options.engine),
     threads: positive('--threads', options.threads),
+    onWarning: (message) => output.observe({ kind: 'warning', message }),
   });
   output.json(result);
   if (output.isJson) return;

@@ -19,6 +19,8 @@ export interface EvaluateOptions extends BindTask {
   readonly output?: string;
   readonly engine: 'onnxruntime' | 'reference';
   readonly threads: number;
+  /** The engine is a far slower one than this device could have. */
+  onWarning?(message: string): void;
 }
 
 /** What a test found. */
@@ -55,6 +57,7 @@ export async function evaluateOn(
   const sequence = layers(outputOf(graph, options.loss, options.output).graph);
   const data = bindToModel(dataset, sequence, options);
   const engine = await createEngine({ engine: options.engine, threadCount: options.threads });
+  if (engine.warning !== undefined) options.onWarning?.(engine.warning);
   try {
     return await run(engine, sequence, data, options.loss);
   } finally {

@@ -45,13 +45,13 @@ export function outputOf(model: Graph, loss: LossKind, output: string | undefine
   return { graph, notes };
 }
 
-/** The model with this output alone (default: as it is). Throws InputError. */
-export function withOutput(model: Graph, name: string | undefined): Graph {
+/** The model with this output alone; as it is where none is named. Throws InputError for one that it does not have. */
+export function withOutput(model: Graph, name: string | undefined, flag = '--output'): Graph {
   if (name === undefined) return model;
   const found = model.outputs.find((output) => output.name === name);
   if (found === undefined) {
     const names = model.outputs.map((output) => output.name).join(', ');
-    throw new InputError(`--output ${name} is not an output of the model: it has ${names}.`);
+    throw new InputError(`${flag} ${name} is not an output of the model: it has ${names}.`);
   }
   return { ...model, outputs: [found] };
 }
