@@ -84,6 +84,29 @@ before(async () => {
   await writeFile(at('cluster.json'), JSON.stringify(cluster));
 });
 
+/** All commands, in the order of the help. */
+const names = [
+  'quickstart',
+  'train',
+  'worker',
+  'doctor',
+  'devices',
+  'inspect',
+  'profile',
+  'plan',
+  'simulate',
+  'what-if',
+  'infer',
+  'serve',
+  'curve',
+  'drain',
+  'eval',
+  'predict',
+  'export',
+  'verify',
+  'lab',
+];
+
 test('every command has help with an example, and every example parses', async () => {
   let help = '';
   const output = {
@@ -106,25 +129,6 @@ test('every command has help with an example, and every example parses', async (
     command.action(() => void seen.push(command.name()));
     for (const example of examples) await program.parseAsync(example, { from: 'user' });
   }
-  const names = [
-    'quickstart',
-    'train',
-    'worker',
-    'doctor',
-    'devices',
-    'inspect',
-    'profile',
-    'plan',
-    'simulate',
-    'what-if',
-    'infer',
-    'curve',
-    'drain',
-    'eval',
-    'export',
-    'verify',
-    'lab',
-  ];
   assert.deepEqual([...new Set(seen)], names);
   // A named command is loaded alone, with the same help.
   for (const name of names) {

@@ -1,13 +1,16 @@
 // The flags of the commands that infer, and the settings that follow from them.
 
 import { type Command, Option } from 'commander';
+import { activationEncoding } from '../cluster/activation-bits.ts';
 import type { Plan } from '../cluster/cluster.ts';
 import { parsePlan } from '../cluster/validate.ts';
 import { InputError } from '../errors.ts';
 import { parseInputShape } from '../graph/onnx/input-shapes.ts';
+import { objectives } from '../planner/inference/evaluate.ts';
+import { inferencePlannerNames } from '../planner/inference/plan.ts';
 import { loadInferenceModel } from '../runtime/host/models.ts';
-import { evenPlanner } from '../runtime/run/even-plan.ts';
 import type { InferenceModel, InferenceSettings } from '../runtime/run/infer.ts';
+import { unmeasuredPlanner } from '../runtime/run/unmeasured-plan.ts';
 import { readText } from './files.ts';
 import { collected, engineName, positive } from './flag-values.ts';
 
@@ -17,6 +20,8 @@ export interface InferenceFlags {
   readonly inputShape: readonly string[];
   readonly output?: string;
   readonly planner: string;
+  readonly objective: string;
+  readonly activationBits?: string;
   readonly plan?: string;
   readonly batch?: string;
   readonly microBatch?: string;
@@ -36,7 +41,9 @@ export interface InferenceFlags {
 const flags: readonly (readonly [flag: string, description: string, preset?: string])[] = [
   ['--model <FILE|NAME>', 'an ONNX file, or a built-in model'],
   ['--output <NAME>', "the model's output to compute (default: its first)"],
-  ['--planner <NAME>', `${evenPlanner}: as many operations on each device`, evenPlanner],
+  ['--planner <NAME>', `${inferencePlannerNames.join(' | ')} | ${unmeasuredPlanner} (by operations alone)`, 'best'],
+  [`--objective <${objectives.join('|')}>`, 'what the plan is for', 'throughput'],
+  ['--activation-bits <16|8|6|4|2>', 'in how many bits activations travel, of a plan that is made here (default: 32)'],
   ['--plan <FILE>', 'use this plan instead of planning'],
   ['--batch <N>', 'samples that are sent and answered together (default: four micro-batches)'],
   ['--micro-batch <N>', 'samples that a device computes at once (default: 8, or what the model was exported for)'],
@@ -89,15 +96,18 @@ export async function planOf({ plan: path }: Pick<InferenceFlags, 'plan'>): Prom
   return { ...plan, predicted: plan.predicted ?? { roundMs: 0, samplesPerS: 0, peakMemoryMiB: {} } };
 }
 
-/** Micro-batches of a round, and samples of one, where nobody says otherwise. */
-const [usualCount, usualSize] = [4, 8];
+/** Samples of a micro-batch where nobody says otherwise. */
+const usualSize = 8;
 
-/** The settings of a run. `most`: the most samples that come together. Throws InputError. */
+/**
+ * The settings of a run. `most`: the most samples that come together; `usualCount`: micro-batches of a round where
+ * nobody says otherwise. Throws InputError.
+ */
 export function inferenceSettings(
   flags: InferenceFlags,
   { graph: { fixedBatch } }: InferenceModel,
   plan: Plan | undefined,
-  most: number = Number.POSITIVE_INFINITY,
+  { most = Number.POSITIVE_INFINITY, usualCount = 4 }: { readonly most?: number; readonly usualCount?: number } = {},
 ): InferenceSettings {
   const given = flags.microBatch === undefined ? undefined : positive('--micro-batch', flags.microBatch);
   const size = plan?.microBatchSize ?? given ?? fixedBatch ?? Math.min(usualSize, most);
@@ -112,10 +122,19 @@ export function inferenceSettings(
   const [workers, remote] = [whole('--workers', flags.workers), whole('--remote', flags.remote)];
   if (workers + remote === 0) throw new InputError('--workers 0 leaves nobody to compute: give at least 1.');
   const { host, advertise, tlsCert, tlsKey, insecure = false } = flags;
+  const objective = objectives.find((name) => name === flags.objective);
+  if (objective === undefined)
+    throw new InputError(`--objective ${flags.objective} must be one of ${objectives.join(', ')}.`);
+  const planners = [...inferencePlannerNames, unmeasuredPlanner];
+  if (!planners.includes(flags.planner))
+    throw new InputError(`There is no planner "${flags.planner}" of inference; use one of ${planners.join(', ')}.`);
   return {
     batchSize,
     microBatchSize: size,
+    isMicroBatchGiven: given !== undefined || fixedBatch !== undefined,
     planner: flags.planner,
+    objective,
+    ...(flags.activationBits === undefined ? {} : { encoding: activationEncoding(flags.activationBits) }),
     remoteCount: remote,
     cluster: {
       ...{ host, port: whole('--port', flags.port), insecure, localCount: workers },

@@ -21,6 +21,7 @@ const commands: Readonly<Record<string, () => Promise<AddCommand>>> = {
   simulate: async () => (await import('./commands/simulate.ts')).addSimulate,
   'what-if': async () => (await import('./commands/what-if.ts')).addWhatIf,
   infer: async () => (await import('./commands/infer.ts')).addInfer,
+  serve: async () => (await import('./commands/serve.ts')).addServe,
   curve: async () => (await import('./commands/curve.ts')).addCurve,
   drain: async () => (await import('./commands/drain.ts')).addDrain,
   eval: async () => (await import('./commands/eval.ts')).addEval,

@@ -7,6 +7,7 @@ import { helloTarget, messageTarget } from './targets/control.ts';
 import { cifarTarget, csvTarget, dataSpecTarget, idxTarget, npyTarget, npzTarget } from './targets/data.ts';
 import { clusterTarget, planTarget, profileTarget, settingsTarget } from './targets/documents.ts';
 import { frameTarget } from './targets/frames.ts';
+import { inferenceTarget } from './targets/inference.ts';
 import { acknowledgementTarget, linkTarget, Refused, webSocketTarget } from './targets/links.ts';
 import { modelMessageTarget, onnxTarget } from './targets/models.ts';
 import { plantedTargets } from './targets/planted.ts';
@@ -28,6 +29,7 @@ export const targets: readonly TargetEntry[] = [
   { name: 'join-code', share: 5, refusals: [Refused], create: joinCodeTarget },
   { name: 'header', share: 5, refusals: [Refused], create: headerTarget },
   { name: 'request', share: 0.2, refusals: [ProtocolError], create: certificateRequestTarget },
+  { name: 'inference', share: 5, refusals: [InputError], create: inferenceTarget },
   { name: 'onnx', share: 0.6, refusals: [InputError], create: onnxTarget },
   { name: 'safetensors', share: 10, refusals: [InputError], create: safetensorsTarget },
   { name: 'checkpoint', share: 0.8, refusals: [InputError], create: checkpointTarget },

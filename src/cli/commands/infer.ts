@@ -54,13 +54,17 @@ async function infer(options: InferOptions): Promise<void> {
   const plan = await planOf(options);
   const samples = await openSamples(options.data, process.stdin);
   const model: InferenceModel = { ...loaded, graph: sizedByData(loaded.graph, samples.head) };
-  const settings = inferenceSettings(options, model, plan, samples.sampleCount);
+  const settings = inferenceSettings(options, model, plan, { most: samples.sampleCount });
   const run = prepareInferenceHere({ settings, model, ...(plan === undefined ? {} : { plan }) });
+  // What does not fit is found before anybody computes.
+  bindDataset(samples.head, run.sequence.inputs, { type: samples.head.labels.type });
   const file = options.out === undefined ? undefined : await openOutput(options.out, run.output, samples);
   const rounds = new InferenceRounds();
   // On stdout there are only the outputs.
   const observe: Output['observe'] = toStdout ? () => {} : output.observe;
-  const running = inferHere(run, rounds, { clock: systemClock, observe, signal });
+  const ending = new AbortController();
+  signal.addEventListener('abort', () => ending.abort(), { once: true });
+  const running = inferHere(run, rounds, { clock: systemClock, observe, signal: ending.signal });
   running.catch(() => {}); // every request fails with it
   const inferring = inferData({
     ...{
@@ -81,7 +85,8 @@ async function infer(options: InferOptions): Promise<void> {
     if (!toStdout) print(result, options.out, isWhole, output);
     if (!isWhole) process.exitCode = interruptedExitCode;
   } catch (error) {
-    await file?.discard();
+    ending.abort();
+    await Promise.all([file?.discard(), running.catch(() => {})]); // the first error is the one to report
     throw error;
   }
 }

@@ -276,10 +276,12 @@ export class LayoutPlanner {
     lost: readonly string[],
     isOver: () => boolean,
   ): Promise<Plan | undefined> {
+    const { subject, planAgain } = this.#options;
+    if (subject.training.isInference && planAgain && this.#known.isProfiled(devices))
+      return planAgain(this.#known.profile(devices), this.#known.cluster(devices), { from, isUrgent: true, isOver });
     try {
       return this.#replan(devices, from, lost);
     } catch (error) {
-      const { planAgain } = this.#options;
       if (!(error instanceof InputError) || planAgain === undefined || !this.#known.isProfiled(devices)) throw error;
       return planAgain(this.#known.profile(devices), this.#known.cluster(devices), { from, isUrgent: true, isOver });
     }
@@ -336,21 +338,15 @@ export class LayoutPlanner {
 
   /** Finds what to do if one more of the layout's devices were lost, in idle time. */
   prepare(devices: readonly string[], from: Plan): void {
-    if (devices.length < 2 || !this.#known.isProfiled(devices)) return;
+    const { isInference = false } = this.#options.subject.training; // which is not compiled without its weights
+    if (isInference || devices.length < 2 || !this.#known.isProfiled(devices)) return;
     const used = new Set(from.stages.flatMap((stage) => stage.devices));
     this.#reserve.add(from, devices, (lost, others, announced) => {
       if (!used.has(lost)) return from;
       const found = this.#replanned(others, from, [lost]);
       if (announced === undefined) return found;
-      const { roundMs, samplesPerS } = simulate(
-        program(announced),
-        announced,
-        this.#known.profile(others),
-        this.#known.cluster(others),
-        {
-          events: false,
-        },
-      );
+      const [profile, cluster] = [this.#known.profile(others), this.#known.cluster(others)];
+      const { roundMs, samplesPerS } = simulate(program(announced), announced, profile, cluster, { events: false });
       // What devices are ready for is worth more than a little speed.
       return roundMs > readyWorth * found.predicted.roundMs
         ? found

@@ -2,9 +2,11 @@
 // makeshift plan. A device that comes and goes is counted on ever more slowly.
 
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
+import { inferenceRoundMs } from '../../planner/inference/round.ts';
 import { holdersAfter } from '../../planner/replan/backups.ts';
 import { linkLoads, moves, transferTimeMs } from '../../planner/replan/moves.ts';
 import { program } from '../../schedule/generate.ts';
+import { inferenceSchedule } from '../../schedule/schedules.ts';
 import { simulate } from '../../simulator/simulate.ts';
 
 /** A layout that saves less than this share of a round is not worth the risk that it is none. */
@@ -37,6 +39,7 @@ export function isWorthwhile(from: Plan, { plan, profile, cluster, remainingRoun
 }
 
 function roundMs(plan: Plan, profile: Profile, cluster: Cluster): number {
+  if (plan.schedule === inferenceSchedule) return inferenceRoundMs(plan, profile, cluster);
   return simulate(program(plan), plan, profile, cluster, { events: false }).roundMs;
 }
 

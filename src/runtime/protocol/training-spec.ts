@@ -19,6 +19,8 @@ export interface OptimizerSpec {
 
 /** The settings of a run that every device must agree on. */
 export interface TrainingSpec {
+  /** Nothing is trained: only forward passes count, and the rest says nothing. Absent: it trains. */
+  readonly isInference?: true;
   /** Samples of a round: gradients are those of the mean over them. */
   readonly batchSize: number;
   /** Samples of a smaller round at an epoch's end, for which devices get ready. Absent: the run comes to none. */
@@ -81,6 +83,7 @@ export const tangentLimit: number = 64;
 const fraction = z.number().min(0).max(1);
 
 export const trainingSpecSchema: z.ZodType<TrainingSpec> = z.object({
+  isInference: z.literal(true).exactOptional(),
   batchSize: z.number().int().positive(),
   restSize: z.number().int().positive().exactOptional(),
   loss: z.enum(lossKinds),

@@ -4,22 +4,28 @@
 
 import type { Clock } from '../../clock.ts';
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
+import type { ActivationEncoding } from '../../cluster/compression.ts';
 import { InputError, RunError } from '../../errors.ts';
 import type { Graph } from '../../graph/graph.ts';
 import { type CutTensor, type LayerSequence, layers } from '../../graph/layers.ts';
+import type { Objective } from '../../planner/inference/evaluate.ts';
+import { planInferenceSteps } from '../../planner/inference/plan.ts';
+import { runInSlices } from '../../planner/steps.ts';
 import { checkProgram } from '../../schedule/check.ts';
 import { program } from '../../schedule/generate.ts';
 import { inferenceSchedule } from '../../schedule/schedules.ts';
+import type { MachineConfig } from '../coordinator/machine-types.ts';
 import type { CoordinatorEnd, CoordinatorOptions } from '../coordinator/options.ts';
+import type { PlanWish } from '../knowledge/planning-options.ts';
 import type { Observer, RunEvent } from '../protocol/events.ts';
 import { profilePoints } from '../protocol/profile-points.ts';
 import type { RunSubject } from '../protocol/run-subject.ts';
 import type { TrainingSpec } from '../protocol/training-spec.ts';
-import { evenPlan, evenPlanner, type RoundSize } from './even-plan.ts';
 import { graphWeights } from './graph-weights.ts';
 import type { InferenceRounds } from './inference-rounds.ts';
 import type { ClusterOptions, SessionHost } from './session.ts';
 import { checkBatchesFirst } from './subject.ts';
+import { type RoundSize, unmeasuredPlan, unmeasuredPlanner } from './unmeasured-plan.ts';
 
 /** The settings of a run that only infers. */
 export interface InferenceSettings extends RoundSize {
@@ -27,7 +33,12 @@ export interface InferenceSettings extends RoundSize {
   readonly cluster: Omit<ClusterOptions, 'clock' | 'signal'>;
   /** Workers on other machines. */
   readonly remoteCount: number;
+  /** Otherwise the planner chooses among the divisors of the batch. */
+  readonly isMicroBatchGiven: boolean;
   readonly planner: string;
+  readonly objective: Objective;
+  /** In how many bits activations travel. Absent: as they are. */
+  readonly encoding?: ActivationEncoding;
 }
 
 /** A model that answers. */
@@ -56,6 +67,9 @@ export interface InferenceEnvironment {
   /** Aborted: what is in flight is answered, then the run ends. */
   readonly signal: AbortSignal;
 }
+
+/** How long the search for a plan may take: at a run's beginning, and while devices stand still. */
+const [longestPlanningMs, urgentPlanningMs] = [5_000, 500];
 
 /** Rounds in flight for each device: one computes, one travels, and none waits where both take equally long. */
 const roundsPerDevice = 2;
@@ -99,7 +113,7 @@ function checkPlan(plan: Plan, { layers: all }: LayerSequence, { cluster, remote
 function notTrained(batchSize: number): TrainingSpec {
   const none = { momentum: 0, nesterov: false, weightDecay: 0, beta1: 0, beta2: 0, epsilon: 1 };
   const optimizer = { kind: 'sgd', ...none } as const;
-  return { batchSize, loss: 'mse', optimizer, clipNorm: null, seed: 0, frozen: [] };
+  return { isInference: true, batchSize, loss: 'mse', optimizer, clipNorm: null, seed: 0, frozen: [] };
 }
 
 function subjectOf({ model, sequence, settings }: PreparedInference): RunSubject {
@@ -138,13 +152,13 @@ export async function inferOn(
 function coordinatorOptions(
   run: PreparedInference,
   rounds: InferenceRounds,
-  { observe }: InferenceEnvironment,
+  { observe, clock }: InferenceEnvironment,
 ): Omit<CoordinatorOptions, 'peerToken' | 'clock'> {
   const { settings, sequence, plan: given } = run;
   const workerCount = settings.cluster.localCount + settings.remoteCount;
   const names = Array.from({ length: workerCount }, (_, index) => `worker-${index + 1}`);
-  const isMeasured = given === undefined && settings.planner !== evenPlanner;
-  const plan = given ?? (isMeasured ? undefined : evenPlan(sequence, names, settings));
+  const isMeasured = given === undefined && settings.planner !== unmeasuredPlanner;
+  const plan = given ?? (isMeasured ? undefined : unmeasuredPlan(sequence, names, settings));
   const batchSize = plan?.batchSize ?? settings.batchSize;
   const used = (found: Plan, planningMs: number): Plan => {
     checkProgram(program(found), found);
@@ -153,14 +167,31 @@ function coordinatorOptions(
     return found;
   };
   if (plan !== undefined) used(plan, 0);
-  const planned = async (_profile: Profile, _cluster: Cluster): Promise<Plan | undefined> => {
-    throw new InputError(`There is no planner "${settings.planner}" for inference; use ${evenPlanner}.`);
+  const planWith = (limitMs: number) => async (profile: Profile, cluster: Cluster, isOver: () => boolean) => {
+    const startMs = clock.now();
+    const steps = planInferenceSteps({
+      ...{ profile, cluster, batchSize, planner: settings.planner, objective: settings.objective },
+      ...(settings.isMicroBatchGiven ? { microBatchSize: settings.microBatchSize } : {}),
+      ...(settings.encoding === undefined ? {} : { encoding: settings.encoding }),
+      isTimeUp: () => clock.now() - startMs > limitMs,
+    });
+    const found = await runInSlices(steps, clock, isOver);
+    return found && { found, planningMs: clock.now() - startMs };
   };
   return {
     subject: subjectOf(run),
     weights: graphWeights(sequence),
     onReady: (offer) => rounds.begin(offer),
-    plan: planned,
+    plan: async (profile, cluster, isOver) => {
+      const planned = await planWith(longestPlanningMs)(profile, cluster, isOver);
+      return planned && used(planned.found, planned.planningMs);
+    },
+    ...(isMeasured
+      ? {
+          planAgain: async (profile: Profile, cluster: Cluster, { isUrgent, isOver }: PlanWish) =>
+            (await planWith(isUrgent ? urgentPlanningMs : longestPlanningMs)(profile, cluster, isOver))?.found,
+        }
+      : {}),
     ...(plan === undefined ? {} : { givenPlan: plan }),
     hooks: {
       batch: (round) => rounds.batch(round),
@@ -169,28 +200,34 @@ function coordinatorOptions(
       onCommitted: () => {},
       onCheckpoint: async () => false,
     },
-    machine: {
-      workerCount,
-      firstRound: 0,
-      endRound: Number.MAX_SAFE_INTEGER,
-      checkpointEvery: Number.MAX_SAFE_INTEGER,
-      isStateConstant: true,
-      awaitsOffers: true,
-      replicateEvery: 0,
-      window: windowOf(workerCount),
-      batchSize,
-      batchAt: (round) => rounds.batchAt(round),
-      batchSizesToProfile: profilePoints(settings.microBatchSize, sequence.fixedBatch, 'quick'),
-      thoroughness: 'quick',
-      planGiven: plan !== undefined,
-      waitForDevices: settings.remoteCount > 0,
-      learningRate: () => 0,
-      gradientScale: () => 1,
-    },
+    machine: machineConfig(run, rounds, { workerCount, batchSize, planGiven: plan !== undefined }),
   };
 }
 
 /** Rounds in flight beyond the oldest: enough for all devices to compute. */
 export function windowOf(workerCount: number): number {
   return roundsPerDevice * workerCount;
+}
+
+function machineConfig(
+  { settings, sequence }: PreparedInference,
+  rounds: InferenceRounds,
+  given: Pick<MachineConfig, 'workerCount' | 'batchSize' | 'planGiven'>,
+): MachineConfig {
+  return {
+    ...given,
+    firstRound: 0,
+    endRound: Number.MAX_SAFE_INTEGER,
+    checkpointEvery: Number.MAX_SAFE_INTEGER,
+    isStateConstant: true,
+    awaitsOffers: true,
+    replicateEvery: 0,
+    window: windowOf(given.workerCount),
+    batchAt: (round) => rounds.batchAt(round),
+    batchSizesToProfile: profilePoints(settings.microBatchSize, sequence.fixedBatch, 'quick'),
+    thoroughness: 'quick',
+    waitForDevices: settings.remoteCount > 0,
+    learningRate: () => 0,
+    gradientScale: () => 1,
+  };
 }

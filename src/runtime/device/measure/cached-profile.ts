@@ -55,6 +55,7 @@ function cacheKey(
     optimizer.kind,
     label.type,
     label.shape,
+    ...(training.isInference === true ? ['inference'] : []),
     ...(forwardGradient === undefined ? [] : [forwardGradient.tangentCount]),
   ]);
 }

@@ -18,6 +18,7 @@ import {
   timeWholeUpdate,
   warmUp,
 } from './calibration.ts';
+import { profileInference } from './inference-profile.ts';
 import { layerKinds, timeLayers } from './layer-trials.ts';
 import type { FoundTimes, MeasuredProfile, ProfileOptions } from './measurement.ts';
 import { partStarts } from './parts.ts';
@@ -35,6 +36,7 @@ export async function profileLayers(
   options: ProfileOptions,
 ): Promise<MeasuredProfile> {
   const { training, thoroughness = 'full' } = options;
+  if (training.isInference === true) return profileInference(engine, sequence, options);
   const kinds = layerKinds(sequence, training.frozen);
   const profile = thoroughness === 'quick' ? quickTimes : fullTimes;
   const { times: found, largest, batchSize } = await profile(engine, sequence, { ...options, kinds });

@@ -203,15 +203,27 @@ async function serverCertificate(
     const own = await createIdentity(authority, { role: 'coordinator', name: coordinatorName });
     return { certificate: own.certificate + authority.certificate, key: own.key, pinned: authority.certificate };
   }
-  const [certificate, key] = await Promise.all([readPem('--tls-cert', tlsCert), readPem('--tls-key', tlsKey)]);
+  const { certificate, key } = await readCertificate(['--tls-cert', tlsCert], ['--tls-key', tlsKey]);
+  return { certificate, key, pinned: certificate };
+}
+
+/** A flag and the path that it was given. */
+type FileFlag = readonly [flag: string, path: string];
+
+/** A certificate and its key, PEM, from files. Throws InputError that names the flags. */
+export async function readCertificate(
+  [certFlag, certPath]: FileFlag,
+  [keyFlag, keyPath]: FileFlag,
+): Promise<{ readonly certificate: string; readonly key: string }> {
+  const [certificate, key] = await Promise.all([readPem(certFlag, certPath), readPem(keyFlag, keyPath)]);
   try {
     checkPair(key, certificate);
   } catch (error) {
     throw new InputError(
-      `--tls-cert ${tlsCert} and --tls-key ${tlsKey}: ${error instanceof Error ? error.message : String(error)}.`,
+      `${certFlag} ${certPath} and ${keyFlag} ${keyPath}: ${error instanceof Error ? error.message : String(error)}.`,
     );
   }
-  return { certificate, key, pinned: certificate };
+  return { certificate, key };
 }
 
 async function readPem(flag: string, path: string): Promise<string> {

@@ -2,6 +2,7 @@
 // X.509 is loaded when it is first needed, since most commands never do.
 
 import { createPrivateKey, createPublicKey, randomBytes, webcrypto, X509Certificate } from 'node:crypto';
+import { isIP } from 'node:net';
 import { InputError, ProtocolError } from '../../../errors.ts';
 import { type DeviceId, deviceUri, type Identity } from './identity.ts';
 
@@ -17,9 +18,10 @@ export interface Authority {
   readonly certificate: string;
   /**
    * A certificate in PEM for the key of `request` (PKCS #10, PEM). What the request asks to be called is not looked at.
-   * Throws ProtocolError.
+   * `addresses`: IP addresses and names by which clients that know nothing of devices reach it; such a certificate is
+   * no device's (`deviceOf`). Throws ProtocolError.
    */
-  issue(device: DeviceId, request: string): Promise<string>;
+  issue(device: DeviceId, request: string, addresses?: readonly string[]): Promise<string>;
 }
 
 const algorithm = { name: 'ECDSA', namedCurve: 'P-256', hash: 'SHA-256' } as const;
@@ -69,7 +71,7 @@ export async function openAuthority({ key, certificate }: AuthorityMaterial, now
   const issuer = new x509.X509Certificate(certificate);
   return {
     certificate,
-    async issue(device, request) {
+    async issue(device, request, addresses = []) {
       const publicKey = await requestedKey(x509, request);
       const issued = await x509.X509CertificateGenerator.create({
         serialNumber: serialNumber(),
@@ -83,7 +85,10 @@ export async function openAuthority({ key, certificate }: AuthorityMaterial, now
           new x509.BasicConstraintsExtension(false, undefined, true),
           new x509.KeyUsagesExtension(x509.KeyUsageFlags.digitalSignature, true),
           new x509.ExtendedKeyUsageExtension([x509.ExtendedKeyUsage.serverAuth, x509.ExtendedKeyUsage.clientAuth]),
-          new x509.SubjectAlternativeNameExtension([{ type: 'url', value: deviceUri(device) }]),
+          new x509.SubjectAlternativeNameExtension([
+            { type: 'url', value: deviceUri(device) },
+            ...addresses.map((value) => ({ type: isIP(value) === 0 ? ('dns' as const) : ('ip' as const), value })),
+          ]),
         ],
       });
       return `${issued.toString('pem')}\n`;
@@ -104,9 +109,13 @@ export async function createRequest(): Promise<{ readonly key: string; readonly 
 }
 
 /** A new key of this machine with a certificate of the authority that is here too. */
-export async function createIdentity(authority: Authority, device: DeviceId): Promise<Identity> {
+export async function createIdentity(
+  authority: Authority,
+  device: DeviceId,
+  addresses: readonly string[] = [],
+): Promise<Identity> {
   const { key, request } = await createRequest();
-  return { key, certificate: await authority.issue(device, request), authority: authority.certificate };
+  return { key, certificate: await authority.issue(device, request, addresses), authority: authority.certificate };
 }
 
 /** Throws InputError unless the certificate is that of the key. */

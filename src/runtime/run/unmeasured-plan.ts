@@ -1,12 +1,12 @@
 // A straight pipeline over all devices, with about as many floating-point operations on each: what a run that only
-// infers does where nothing was measured. PipeEdge's "even partition".
+// infers does where nothing is measured.
 
 import type { Plan } from '../../cluster/cluster.ts';
 import type { LayerSequence } from '../../graph/layers.ts';
 import { inferenceSchedule } from '../../schedule/schedules.ts';
 
 /** The name of the planner. */
-export const evenPlanner = 'even';
+export const unmeasuredPlanner = 'unmeasured';
 
 /** Samples of a round, and of its micro-batches. */
 export interface RoundSize {
@@ -15,7 +15,7 @@ export interface RoundSize {
 }
 
 /** Devices beyond the number of layers stay without work. Nothing is predicted. */
-export function evenPlan(
+export function unmeasuredPlan(
   { layers }: Pick<LayerSequence, 'layers'>,
   devices: readonly string[],
   { batchSize, microBatchSize }: RoundSize,
@@ -33,7 +33,7 @@ export function evenPlan(
     passed += flops;
   }
   return {
-    planner: evenPlanner,
+    planner: unmeasuredPlanner,
     schedule: inferenceSchedule,
     batchSize,
     microBatchSize,

@@ -1,0 +1,103 @@
+// asteroid serve: a pipeline of devices behind the Open Inference Protocol.
+
+import type { Command } from 'commander';
+import { systemClock } from '../../clock.ts';
+import { InputError } from '../../errors.ts';
+import { prepareInferenceHere } from '../../runtime/host/infer-here.ts';
+import { type ServeSettings, type Serving, serveHere } from '../../runtime/host/serve-here.ts';
+import { positive } from '../flag-values.ts';
+import { addInferenceFlags, type InferenceFlags, inferenceSettings, modelOf, planOf } from '../inference-flags.ts';
+import { createOutput, interruptSignal, type Output } from '../output.ts';
+import { version } from '../version.ts';
+
+interface ServeOptions extends InferenceFlags {
+  readonly listen: string;
+  readonly maxLatency: string;
+  readonly maxBody: string;
+  readonly queue: string;
+  readonly timeout: string;
+  readonly httpCert?: string;
+  readonly httpKey?: string;
+  readonly json?: boolean;
+}
+
+/** The environment variable that carries the token. */
+const tokenVariable = 'ASTEROID_SERVE_TOKEN';
+
+/** Adds the command. */
+export function addServe(program: Command): Command {
+  const command = program
+    .command('serve')
+    .description('answer requests for a model over HTTP (Open Inference Protocol), split over devices')
+    .option('--listen <ADDRESS:PORT>', 'where to answer (default: 127.0.0.1:8000)', '127.0.0.1:8000')
+    .option('--max-latency <MS>', 'requests wait for each other only as long as this allows (default: 100)', '100')
+    .option('--max-body <MiB>', 'the largest request; larger ones get 413 (default: 64)', '64')
+    .option('--queue <N>', 'samples that may wait; more get 429 (default: 256)', '256')
+    .option('--timeout <S>', 'seconds for a request to come, and for its answer (default: 30)', '30')
+    .option('--http-cert <FILE>', "an own certificate (PEM) for HTTP, instead of the cluster's")
+    .option('--http-key <FILE>', 'its key (PEM)');
+  return addInferenceFlags(command)
+    .addHelpText(
+      'after',
+      `
+Beyond this machine, answers are encrypted and callers show a token: ${tokenVariable}, or one that is made
+and printed.
+
+Example:
+  $ asteroid serve --model vit.onnx --workers 3
+  $ curl -s http://127.0.0.1:8000/v2/models/vit`,
+    )
+    .action((options: ServeOptions) => serve(options));
+}
+
+async function serve(options: ServeOptions): Promise<void> {
+  const output = createOutput(options);
+  const signal = interruptSignal(output, 'Answering what has come, then ending; Ctrl-C again ends at once …');
+  const settings = serveSettings(options);
+  const model = await modelOf(options);
+  const plan = await planOf(options);
+  const run = prepareInferenceHere({
+    settings: inferenceSettings(options, model, plan, { usualCount: 1 }),
+    model,
+    ...(plan === undefined ? {} : { plan }),
+  });
+  await serveHere(run, settings, {
+    ...{ clock: systemClock, observe: output.observe, signal },
+    onServing: (serving) => announce(serving, model.name, output),
+  });
+}
+
+function serveSettings(options: ServeOptions): ServeSettings {
+  const found = /^(?:\[([0-9a-f:.]+)\]|([\w.-]+)):(\d{1,5})$/i.exec(options.listen);
+  const port = Number(found?.[3]);
+  const host = found?.[1] ?? found?.[2];
+  if (host === undefined || !(port <= 65_535))
+    throw new InputError(`--listen ${options.listen} is not ADDRESS:PORT, such as 127.0.0.1:8000: write it so.`);
+  if ((options.httpCert === undefined) !== (options.httpKey === undefined))
+    throw new InputError('--http-cert and --http-key go together: give both, or neither.');
+  const token = process.env[tokenVariable];
+  return {
+    ...{ host, port, version, insecure: options.insecure === true },
+    ...(token === undefined || token === '' ? {} : { token }),
+    ...(options.httpCert === undefined ? {} : { tlsCert: options.httpCert }),
+    ...(options.httpKey === undefined ? {} : { tlsKey: options.httpKey }),
+    maxLatencyMs: positive('--max-latency', options.maxLatency),
+    mostBodyMiB: positive('--max-body', options.maxBody),
+    queueLimit: positive('--queue', options.queue),
+    timeoutMs: 1000 * positive('--timeout', options.timeout),
+  };
+}
+
+function announce({ url, token, authorityFile }: Serving, model: string, output: Output): void {
+  output.json({
+    event: 'serving',
+    ...{ url, model },
+    ...(token === undefined ? {} : { token }),
+    ...(authorityFile === undefined ? {} : { authorityFile }),
+  });
+  if (output.isJson) return;
+  const { terminal } = output;
+  terminal.section('Serving', `${url}/v2/models/${encodeURIComponent(model)}`);
+  if (token !== undefined) terminal.section('Token', `Authorization: Bearer ${token}`);
+  if (authorityFile !== undefined) terminal.section('Trust', `curl --cacert ${authorityFile}`);
+}

@@ -1,0 +1,139 @@
+// A server of a model on this machine: the pipeline over workers, requests batched in front of it, and HTTP in front of
+// those. It answers what it has taken before it ends.
+
+import { randomBytes } from 'node:crypto';
+import type { Clock } from '../../clock.ts';
+import { bytesInMiB } from '../../cluster/memory.ts';
+import { InputError } from '../../errors.ts';
+import type { Observer, RunEvent } from '../protocol/events.ts';
+import { type PreparedInference, windowOf } from '../run/infer.ts';
+import { InferenceRounds } from '../run/inference-rounds.ts';
+import type { ServedModel } from '../run/open-inference.ts';
+import { RequestBatcher } from '../run/request-batcher.ts';
+import { ServeMetrics } from '../run/serve-metrics.ts';
+import { inferHere } from './infer-here.ts';
+import { type InferenceServer, startInferenceServer } from './inference-server.ts';
+import { isEncrypted, staysHere } from './security/admission.ts';
+import { httpCertificate } from './security/http-certificate.ts';
+
+export interface ServeSettings {
+  readonly host: string;
+  readonly port: number;
+  /** What callers show. Absent: beyond this machine one is made, on it none is needed. */
+  readonly token?: string;
+  readonly insecure: boolean;
+  readonly tlsCert?: string;
+  readonly tlsKey?: string;
+  readonly maxLatencyMs: number;
+  readonly mostBodyMiB: number;
+  /** Samples that may wait. */
+  readonly queueLimit: number;
+  readonly timeoutMs: number;
+  /** The package's. */
+  readonly version: string;
+}
+
+/** Where a server is reached. */
+export interface Serving {
+  readonly url: string;
+  /** Absent: everybody may ask. */
+  readonly token: string | undefined;
+  /** A file with the certificate that callers trust; absent where the user's own, or none, is used. */
+  readonly authorityFile: string | undefined;
+}
+
+export interface ServeEnvironment {
+  readonly clock: Clock;
+  readonly observe: Observer;
+  /** Aborted: requests that have come are answered, then the server ends. */
+  readonly signal: AbortSignal;
+  onServing(serving: Serving): void;
+}
+
+/** Serves until `signal` aborts. Throws InputError where nobody can listen, RunError when the pipeline fails. */
+export async function serveHere(
+  run: PreparedInference,
+  settings: ServeSettings,
+  { clock, observe, signal, onServing }: ServeEnvironment,
+): Promise<void> {
+  const rounds = new InferenceRounds();
+  const metrics = new ServeMetrics();
+  const state = { isReady: false, devices: new Set<string>() };
+  const { localCount } = run.settings.cluster;
+  const batcher = new RequestBatcher({
+    ...{ rounds, clock, queueLimit: settings.queueLimit, maxLatencyMs: settings.maxLatencyMs },
+    batchSize: run.plan?.batchSize ?? run.settings.batchSize,
+    roundLimit: windowOf(localCount + run.settings.remoteCount) + 1,
+    ...(run.sequence.fixedBatch === undefined ? {} : { fixedBatch: run.sequence.fixedBatch }),
+    onRound: (sampleCount) => metrics.round(sampleCount),
+  });
+  const ending = new AbortController();
+  const watch = (event: RunEvent): void => {
+    note(state, metrics, event);
+    observe(event);
+  };
+  const server = await startServer(run, settings, { batcher, metrics, state });
+  const drain = async (): Promise<void> => {
+    await server.server.drain();
+    rounds.end();
+  };
+  const onAbort = (): void => void drain();
+  try {
+    onServing(server);
+    signal.addEventListener('abort', onAbort, { once: true });
+    if (signal.aborted) onAbort();
+    await inferHere(run, rounds, { clock, observe: watch, signal: ending.signal });
+  } finally {
+    signal.removeEventListener('abort', onAbort);
+    state.isReady = false;
+    await server.server.drain();
+  }
+}
+
+interface ServerState {
+  isReady: boolean;
+  readonly devices: Set<string>;
+}
+
+function note(state: ServerState, metrics: ServeMetrics, event: RunEvent): void {
+  if (event.kind === 'joined') state.devices.add(event.device);
+  if (event.kind === 'left') state.devices.delete(event.device);
+  // While work is shared out anew, requests wait.
+  if (event.kind === 'phase' && event.phase === 'training') state.isReady = true;
+  if (event.kind === 'phase' && (event.phase === 'waiting' || event.phase === 'ended')) state.isReady = false;
+  if (event.kind === 'recovered') metrics.layoutChanged();
+}
+
+async function startServer(
+  run: PreparedInference,
+  settings: ServeSettings,
+  parts: { readonly batcher: RequestBatcher; readonly metrics: ServeMetrics; readonly state: ServerState },
+): Promise<Serving & { readonly server: InferenceServer }> {
+  const { batcher, metrics, state } = parts;
+  const { host, port, insecure } = settings;
+  const isHere = staysHere({ host });
+  const certificate = isEncrypted({ ...settings, insecure }) ? await httpCertificate(settings) : undefined;
+  const token = settings.token ?? (isHere ? undefined : randomBytes(24).toString('base64url'));
+  if (token !== undefined && !/^[\x21-\x7e]{16,}$/.test(token))
+    throw new InputError('A token has at least 16 characters, without spaces: choose another.');
+  const model: ServedModel = { name: run.model.name, inputs: run.sequence.inputs, outputs: [run.output] };
+  const server = await startInferenceServer({
+    ...{ host, port, model, version: settings.version, timeoutMs: settings.timeoutMs },
+    ...(certificate === undefined ? {} : { tls: certificate }),
+    ...(token === undefined ? {} : { token }),
+    mostBytes: settings.mostBodyMiB * bytesInMiB,
+    mostSamples: settings.queueLimit,
+    isReady: () => state.isReady,
+    infer: (inputs, given) => batcher.infer(inputs, given),
+    metrics: () =>
+      metrics.text({
+        queuedSamples: batcher.queuedCount,
+        openRounds: batcher.openCount,
+        devices: state.devices.size,
+        isReady: state.isReady,
+        residentBytes: process.memoryUsage.rss(),
+      }),
+    onAnswered: (status, seconds) => metrics.answered(status, seconds),
+  });
+  return { server, url: server.url, token, authorityFile: certificate?.authorityFile };
+}
