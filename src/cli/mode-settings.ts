@@ -24,7 +24,7 @@ export const modeSettings: Readonly<Record<ModeSetting, Setting>> = {
     description:
       'sync: rounds follow each other (default) | async: rounds overlap, no device waits, and weights lag behind ' +
       '(FTPipeHD, PipeDream) | forward-gradient: no backward passes, nothing is kept, gradients are estimated along ' +
-      'random directions (AsyncFGD)',
+      'random directions (AsyncFGD) | auto: what sync and async would cost, and the faster one',
     schema: z.enum(trainModes),
   },
   staleness: {
@@ -84,6 +84,7 @@ export function checkMode(settings: TrainSettings): void {
   const { mode, plan, staleness, verticalSync, aggregate, stalenessCorrection } = settings;
   if (mode === 'async') checkAsynchronous(settings);
   if (mode === 'forward-gradient') checkForwardGradient(settings);
+  if (mode === 'auto') checkAuto(settings);
   const ofStream = [
     [staleness !== undefined, '--staleness'],
     [!verticalSync, '--no-vertical-sync'],
@@ -94,6 +95,7 @@ export function checkMode(settings: TrainSettings): void {
   // Without a mode, a plan's schedule says what it is.
   const isFitting =
     mode === 'async' ||
+    (mode === 'auto' && name === '--staleness-correction') ||
     (mode === undefined && plan !== undefined) ||
     (mode === 'forward-gradient' && name === '--staleness');
   if (name !== undefined && !isFitting) throw new InputError(`${name} needs --mode async.`);
@@ -109,6 +111,18 @@ function checkAsynchronous({ workers, remote, schedule }: TrainSettings): void {
     );
   if (schedule !== autoSchedule)
     throw new InputError(`--mode async has a schedule of its own: leave out --schedule ${schedule}.`);
+}
+
+function checkAuto({ plan, schedule, strict, compress, useAll }: TrainSettings): void {
+  const refused = [
+    [plan !== undefined, '--plan', 'a plan has its mode'],
+    [schedule !== autoSchedule, `--schedule ${schedule}`, 'each mode has schedules of its own'],
+    [strict, '--strict', 'grains are not compared'],
+    [compress !== 'none', `--compress ${compress}`, 'plans are compared without compression'],
+    [useAll, '--use-all', 'the faster plan may leave devices out'],
+  ] as const;
+  for (const [isGiven, flag, why] of refused)
+    if (isGiven) throw new InputError(`--mode auto does not take ${flag}: ${why}; leave it out, or name the mode.`);
 }
 
 function checkForwardGradient(settings: TrainSettings): void {

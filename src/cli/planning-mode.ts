@@ -1,4 +1,4 @@
-// `--mode` of the commands that plan: which schedules are asked for, and the table of what each mode would cost.
+// `--mode` of the commands that plan: which schedules are asked for, and the search in all modes.
 
 import type { Command } from 'commander';
 import { systemClock } from '../clock.ts';
@@ -7,7 +7,6 @@ import { compareModesSteps, type ModeChoice, type ModesInput, plannedModes } fro
 import { scheduleOf, streamScheduleNames } from '../schedule/schedules.ts';
 import type { Output } from './output.ts';
 import { bestTimeLimitMs } from './planning.ts';
-import { memory, type Terminal } from './terminal.ts';
 
 /** What `--mode` takes where plans are made. */
 export const planningModes: readonly string[] = [...plannedModes, 'auto'];
@@ -70,31 +69,4 @@ export async function searchModes(
     await new Promise((resolve) => setImmediate(resolve));
     sliceEndMs = systemClock.now() + sliceMs;
   }
-}
-
-/** One line a mode, and the choice. */
-export function printModes({ modes, chosen }: ModeChoice, terminal: Terminal): void {
-  const rows = modes.map((each): string[] => {
-    if ('refusal' in each) return [each.mode, each.refusal];
-    const [device, mib] = Object.entries(each.versionsMiB).reduce((most, other) => (other[1] > most[1] ? other : most));
-    const versions = mib === 0 ? 'none' : `${memory(mib)} on ${device}`;
-    const peak = Math.max(...Object.values(each.peakMemoryMiB));
-    return [
-      ...[each.mode, `${each.roundMs.toFixed(1)} ms`, each.samplesPerS.toFixed(1)],
-      ...[`${(100 * each.bubbleShare).toFixed(0)} %`, `${each.staleness}`, versions, memory(peak)],
-    ];
-  });
-  const head = ['mode', 'a round', 'samples/s', 'bubbles', 'staleness', 'versions', 'memory at most'];
-  const widths = head.map((title, column) =>
-    Math.max(title.length, ...rows.filter((row) => row.length > 2).map((row) => row[column]?.length ?? 0)),
-  );
-  for (const row of [head, ...rows])
-    terminal.section(
-      'Modes',
-      row
-        .map((cell, column) => cell.padEnd(widths[column] ?? 0))
-        .join('  ')
-        .trimEnd(),
-    );
-  terminal.section('Chosen', chosen.mode);
 }

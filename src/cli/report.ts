@@ -6,6 +6,7 @@ import { drawPlan } from '../cluster/draw.ts';
 import { processMiBOf } from '../cluster/memory.ts';
 import type { Observer, RunEvent } from '../runtime/protocol/events.ts';
 import { lineOf } from './event-lines.ts';
+import { printModes } from './modes-table.ts';
 import { Progress } from './progress.ts';
 import { bandwidth, bar, command, counted, duration, grouped, labelWidth, memory, type Terminal } from './terminal.ts';
 
@@ -97,6 +98,8 @@ class HumanReport {
         return this.#profiled(event);
       case 'cluster':
         return this.#links(event.cluster);
+      case 'modes':
+        return printModes(event.modes, event.chosen, this.#terminal);
       case 'plan':
         return this.#showPlan(event.plan, event.planningMs, event.layerNames);
       case 'deployment':

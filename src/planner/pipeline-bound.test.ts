@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { createRandom } from '../random.ts';
-import { schedules } from '../schedule/schedules.ts';
+import { inferenceSchedule, schedules } from '../schedule/schedules.ts';
 import { randomInstance } from '../testing/random-plans.ts';
 import { randomLayouts, randomProblem, withFrozenPrefix } from '../testing/random-problems.ts';
 import { lowerBoundMs } from './bounds.ts';
@@ -14,7 +14,8 @@ import { createProblem, type Problem, withMicroBatchSize } from './problem.ts';
 import { finish, type Steps } from './steps.ts';
 
 const budget = 1e9;
-const all = Object.values(schedules);
+/** Plans of inference have a planner and a bound of their own. */
+const all = Object.values(schedules).filter(({ name }) => name !== inferenceSchedule);
 
 /** The bound if only the existence of a round of `highMs` is known. */
 function boundMs(problem: Problem, highMs: number): number {

@@ -1,6 +1,7 @@
 // The events of a run: the terminal, `--json`, events.jsonl and metrics.jsonl all read this one stream.
 
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
+import type { ModeChoice, PlannedMode } from '../../planner/modes.ts';
 import type { RoundResult, RoundTimes } from './messages.ts';
 
 /** What a run is doing: the states of the coordinator's protocol (coordinator/machine.ts). */
@@ -86,6 +87,8 @@ export type RunEvent =
       readonly suspectAfterMs: number;
       readonly deadAfterMs: number;
     }
+  /** What each mode would cost, and the one that the run takes. */
+  | { readonly kind: 'modes'; readonly modes: ModeChoice['modes']; readonly chosen: PlannedMode }
   /** The layout changes: training continues from the state after `round` rounds. */
   | {
       readonly kind: 'recovering';

@@ -113,7 +113,10 @@ export function parseInferRequest(
 function lengthOf(text: string, most: number): number {
   const length = /^\d{1,12}$/.test(text) ? Number(text) : Number.NaN;
   if (!(length <= most))
-    throw new InputError(`Inference-Header-Content-Length is "${text.slice(0, 40)}", but the body has ${most} bytes.`);
+    throw new InputError(
+      `Inference-Header-Content-Length is ${JSON.stringify(text.slice(0, 40))}: give the length of the JSON in bytes, ` +
+        `at most the body's ${most}.`,
+    );
   return length;
 }
 

@@ -6,6 +6,7 @@ import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
 import { InputError } from '../../errors.ts';
 import { planTangentSteps } from '../../planner/forward-gradient.ts';
 import { checkGrains, planInSamples, profileInGrains } from '../../planner/grains.ts';
+import { compareModesSteps } from '../../planner/modes.ts';
 import { remaining } from '../../planner/replan/survivors.ts';
 import { runInSlices, type Steps } from '../../planner/steps.ts';
 import { checkProgram } from '../../schedule/check.ts';
@@ -22,7 +23,7 @@ import { withForwardOnly } from './fine-tuning.ts';
 import { keepPlan, keptPlan } from './kept-plans.ts';
 import { checkPlanMemory } from './plan-memory.ts';
 import { checkPlanFits, type PreparedRun } from './prepare.ts';
-import { autoSchedule, type TrainSettings } from './settings.ts';
+import { autoSchedule, type TrainMode } from './settings.ts';
 
 /** A search that is not over by then gives the best that it has found. */
 const longestPlanningMs = 45_000;
@@ -40,8 +41,8 @@ interface PlannerEnvironment {
   readonly planStore?: StageStore;
 }
 
-/** The schedule that a run's settings ask for; none: the planner chooses. */
-function scheduleWish({ mode, schedule }: TrainSettings): { readonly schedule?: string } {
+/** The schedule that a mode and the settings ask for; none: the planner chooses. */
+function scheduleWish(mode: TrainMode | undefined, schedule: string): { readonly schedule?: string } {
   if (mode === 'async' || mode === 'forward-gradient') return { schedule: mode };
   return schedule === autoSchedule ? {} : { schedule };
 }
@@ -54,10 +55,13 @@ export class RunPlanner {
   readonly #loweredMiB = new Map<string, number>();
   /** By pair of devices: links that were found slow, or fast again. */
   readonly #linkChanges = new Map<string, LinkChange>();
+  /** The mode of the plans; with --mode auto, what the first plan was chosen for. */
+  #mode: TrainMode | undefined;
 
   constructor(prepared: PreparedRun, environment: PlannerEnvironment) {
     this.#prepared = prepared;
     this.#environment = environment;
+    this.#mode = prepared.settings.mode;
   }
 
   /** Notes what an event of the run says of devices and links. */
@@ -81,7 +85,8 @@ export class RunPlanner {
     const kept = store && (await keptPlan(store, question));
     if (kept !== undefined) return this.used(kept, clock.now() - startMs);
     const limitMs = firstPlanningMs[settings.profile];
-    const plan = await runInSlices(this.#planSteps(profile, cluster, limitMs), clock, isOver);
+    const steps = this.#mode === 'auto' ? this.#modeSteps : this.#planSteps;
+    const plan = await runInSlices(steps.call(this, profile, cluster, limitMs), clock, isOver);
     const planningMs = clock.now() - startMs;
     if (store && plan && planningMs < limitMs) await keepPlan(store, question, plan);
     return plan && this.used(plan, planningMs);
@@ -158,7 +163,7 @@ export class RunPlanner {
     const microBatch = microBatchSize ?? settings.microBatch ?? subject.sequence.fixedBatch;
     return {
       batchSize: settings.batch / grain,
-      ...scheduleWish(settings),
+      ...scheduleWish(this.#mode, settings.schedule),
       planner: settings.planner,
       compress: settings.compress,
       optimizerState: optimizerStateCount(subject.training),
@@ -188,6 +193,23 @@ export class RunPlanner {
     const asked = { ...settings, profile: grain === 1 ? profile : profileInGrains(profile, grain), cluster };
     const found = yield* choosePlanSteps({ isTimeUp: () => clock.now() > endMs, ...asked }, useAll);
     return grain === 1 ? found : planInSamples(found, grain);
+  }
+
+  /** The plan of the fastest mode, which later plans of the run keep to. */
+  *#modeSteps(profile: Profile, cluster: Cluster, limitMs: number): Steps<Plan> {
+    const { clock, observe } = this.#environment;
+    const { useAll: _, compress: __, ...settings } = this.#questionSettings();
+    let endMs = clock.now() + limitMs;
+    const { modes, chosen } = yield* compareModesSteps({
+      ...{ ...settings, profile, cluster },
+      isTimeUp: () => clock.now() > endMs,
+      onMode: () => {
+        endMs = clock.now() + limitMs;
+      },
+    });
+    this.#mode = chosen.mode;
+    observe({ kind: 'modes', modes, chosen: chosen.mode });
+    return chosen.plan;
   }
 
   /** Every plan is checked before it runs, given ones too. */

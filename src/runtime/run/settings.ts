@@ -12,8 +12,8 @@ import type { Thoroughness } from '../protocol/profile-points.ts';
 /** Leaves the schedule to the planner. */
 export const autoSchedule = 'auto';
 
-/** How rounds follow each other. */
-export const trainModes = ['sync', 'async', 'forward-gradient'] as const;
+/** How rounds follow each other; auto: as is faster, one after the other or overlapping. */
+export const trainModes = ['sync', 'async', 'forward-gradient', 'auto'] as const;
 
 export type TrainMode = (typeof trainModes)[number];
 
