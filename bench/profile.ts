@@ -1,11 +1,12 @@
 // How near a measured profile comes to the real stages of plans: profiles a model on this machine with one thread,
 // predicts stages between several cuts at several shares, then compiles and times these stages as a run does. Times are
 // the compute thread's processor time, which other processes change little (on Linux; elsewhere the time on the clock).
-// Usage: npm run bench:profile -- [--json] [MODEL:LARGEST_SHARE ...]
+// Usage: npm run bench:profile -- [--json] [--quick] [MODEL:LARGEST_SHARE ...]
 
 import { spawnSync } from 'node:child_process';
 import { readdirSync, readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
+import { systemClock } from '../dist/clock.js';
 import { layerTimes } from '../dist/cluster/times.js';
 import type { Engine } from '../dist/engine/engine.js';
 import { createComputeThread } from '../dist/engine/node/compute-thread.js';
@@ -21,6 +22,7 @@ import { tableHead, tableRow } from './common/table.ts';
 
 const args = process.argv.slice(2);
 const json = args.includes('--json');
+const thoroughness = args.includes('--quick') ? 'quick' : 'full';
 const chosen = args.filter((arg) => !arg.startsWith('--'));
 const cases = chosen.length > 0 ? chosen : ['digits:64', 'mobilenet-v2-cifar:16', 'efficientnet-b1:8', 'bert-small:4'];
 
@@ -66,13 +68,15 @@ async function measureCase(spec: string) {
   const [, model = '', largestText] = /^(.*):(\d+)$/.exec(spec) ?? [];
   const largest = Number(largestText);
   const sequence = layers(buildModel(model, { seed: 1 }).graph);
-  const batchSizes = profilePoints(largest, undefined);
+  const batchSizes = profilePoints(largest, undefined, thoroughness);
   const training = assumedTraining(largest, []);
   const label = assumedLabel(sequence);
   const engine = await processorTimeEngine();
-  const clock = { now: () => engine.busyMs(), after: () => () => {} };
+  const clock = { ...systemClock, now: () => engine.busyMs() };
   const started = process.cpuUsage();
-  const { times } = await profileLayers(engine, sequence, { batchSizes, training, label, clock, onProgress: () => {} });
+  const onProgress = () => {};
+  const options = { batchSizes, thoroughness, training, label, clock, onProgress } as const;
+  const { times } = await profileLayers(engine, sequence, options);
   const spent = process.cpuUsage(started);
   const profileS = (spent.user + spent.system) / 1e6;
   const layerCount = sequence.layers.length;

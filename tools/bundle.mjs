@@ -16,9 +16,10 @@ const at = (path) => fileURLToPath(new URL(`../${path}`, import.meta.url));
 const threads = [
   'engine/node/compute-thread-entry',
   'runtime/host/stages-ahead-entry',
-  'runtime/host/profile-apart-entry',
   'storage/node/pictures/decode-thread-entry',
 ];
+/** Processes whose code is the command's, by their name there (src/cli/command-line.ts). */
+const processes = { 'profile-apart': 'runtime/host/profile-apart-entry' };
 const own = at('src');
 
 /**
@@ -64,6 +65,11 @@ for (const entry of threads) {
   const bundled = `${'../'.repeat(dirname(entry).split('/').length)}bundle/${basename(entry)}.js`;
   writeFileSync(at(`dist/${entry}.js`), `import '${bundled}';\n`);
 }
+for (const [name, entry] of Object.entries(processes)) {
+  const command = `${'../'.repeat(dirname(entry).split('/').length)}bundle/command-line.cjs`;
+  const lines = [`import command from '${command}';`, `await command.processes['${name}']();`];
+  writeFileSync(at(`dist/${entry}.js`), `${lines.join('\n')}\n`);
+}
 
 await build({
   ...options,
@@ -76,20 +82,29 @@ await build({
 });
 copyFileSync(at('tools/command-line.cjs'), at('dist/bundle/command-line.cjs'));
 
-// The cache holds what was compiled by the time it is made: the start of all commands, and planning.
+// The cache holds what was compiled by the time it is made: the start of all commands, and planning; for commands that
+// compute, what makes graphs of layers too, where there is an engine.
 const folder = mkdtempSync(join(tmpdir(), 'asteroid-build-'));
 const plan = ['plan', '--model', 'mobilenetv2:input=32', '--batch', '8', '--json'];
 plan.push('--cluster', at('clusters/asteroid-a.yaml'));
 const commands = [['--help'], [...plan, '--planner', 'pipeedge'], [...plan, '--planner', 'best', '--time-limit', '1']];
+// Commands that compute start themselves again with flags (src/engine/node/host-node.ts), and V8 has a cache for each.
+const { computeEnvironment } = await import('../dist/engine/node/host-node.js');
+const environment = { ...process.env, HOME: folder, NODE_OPTIONS: '' };
+const warm = (words, env, stderr) => {
+  const script = JSON.stringify(at('dist/bundle/command-line.cjs'));
+  const run = `require(${script}).writeCodeCache(${JSON.stringify(words)})`;
+  execFileSync(process.execPath, ['-e', run], { cwd: folder, env, stdio: ['ignore', 'ignore', stderr] });
+};
+const train = ['train', '--model', 'mobilenetv2:input=32', '--data', 'synthetic:3x32x32', '--batch', '2', '--steps', '1'];
 try {
-  for (const words of commands) {
-    const script = JSON.stringify(at('dist/bundle/command-line.cjs'));
-    const warm = `require(${script}).writeCodeCache(${JSON.stringify(words)})`;
-    execFileSync(process.execPath, ['-e', warm], {
-      cwd: folder,
-      env: { ...process.env, HOME: folder, NODE_OPTIONS: '' },
-      stdio: ['ignore', 'ignore', 'inherit'],
-    });
+  for (const words of commands) warm(words, environment, 'inherit');
+  const computing = computeEnvironment(environment);
+  for (const words of commands) warm(words, computing, 'inherit');
+  try {
+    warm(train, computing, 'ignore');
+  } catch {
+    // No engine here: what it would compile is compiled when it is needed.
   }
 } finally {
   rmSync(folder, { recursive: true });

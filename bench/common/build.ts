@@ -10,6 +10,7 @@ interface Modules {
   'autodiff/recompute.js': typeof import('../../dist/autodiff/recompute.js');
   'autodiff/saving.js': typeof import('../../dist/autodiff/saving.js');
   'cli/settings.js': typeof import('../../dist/cli/settings.js');
+  'cluster/activation-bits.js': typeof import('../../dist/cluster/activation-bits.js');
   'engine/buffers.js': typeof import('../../dist/engine/buffers.js');
   'engine/lowering.js': typeof import('../../dist/engine/lowering.js');
   'engine/node/compute-thread.js': typeof import('../../dist/engine/node/compute-thread.js');
@@ -24,9 +25,11 @@ interface Modules {
   'graph/onnx/export.js': typeof import('../../dist/graph/onnx/export.js');
   'graph/onnx/import.js': typeof import('../../dist/graph/onnx/import.js');
   'graph/onnx/modes.js': typeof import('../../dist/graph/onnx/modes.js');
+  'graph/stage.js': typeof import('../../dist/graph/stage.js');
   'graph/static.js': typeof import('../../dist/graph/static.js');
   'graph/tensor.js': typeof import('../../dist/graph/tensor.js');
   'models/blocks.js': typeof import('../../dist/models/blocks.js');
+  'models/vit.js': typeof import('../../dist/models/vit.js');
   'models/zoo.js': typeof import('../../dist/models/zoo.js');
   'planner/cost.js': typeof import('../../dist/planner/cost.js');
   'planner/layout.js': typeof import('../../dist/planner/layout.js');
@@ -42,6 +45,7 @@ interface Modules {
   'runtime/host/session-here.js': typeof import('../../dist/runtime/host/session-here.js');
   'runtime/run/delayed-training.js': typeof import('../../dist/runtime/run/delayed-training.js');
   'runtime/run/evaluate.js': typeof import('../../dist/runtime/run/evaluate.js');
+  'runtime/run/subject.js': typeof import('../../dist/runtime/run/subject.js');
   'schedule/generate.js': typeof import('../../dist/schedule/generate.js');
   'schedule/schedules.js': typeof import('../../dist/schedule/schedules.js');
   'simulator/simulate.js': typeof import('../../dist/simulator/simulate.js');
@@ -51,6 +55,7 @@ interface Modules {
   'testing/run-graph.js': typeof import('../../dist/testing/run-graph.js');
   'training/data/dataset.js': typeof import('../../dist/training/data/dataset.js');
   'training/data/order.js': typeof import('../../dist/training/data/order.js');
+  'transport/tensor-memory.js': typeof import('../../dist/transport/tensor-memory.js');
   'transport/node/tls/authority.js': typeof import('../../dist/transport/node/tls/authority.js');
   'transport/node/websocket-server.js': typeof import('../../dist/transport/node/websocket-server.js');
   'transport/node/websocket.js': typeof import('../../dist/transport/node/websocket.js');

@@ -4,6 +4,11 @@ import { CommanderError } from 'commander';
 import { InputError, ProtocolError, RunError } from '../errors.ts';
 import { createProgram } from './program.ts';
 
+/** Processes that commands start, whose code is in the command's bundle: it is compiled already (tools/bundle.mjs). */
+export const processes = {
+  'profile-apart': (): Promise<unknown> => import('../runtime/host/profile-apart-entry.ts'),
+} as const;
+
 /** How a command ended. */
 export interface CommandOutcome {
   /** 0 when done, 1 when it failed, 2 when the input is wrong, 130 after Ctrl-C. */

@@ -12,8 +12,8 @@ export const dataRows: Readonly<Record<keyof DataSettings | 'data' | 'evalData',
   data: {
     argument: 'SPEC',
     description:
-      'images:DIR | table:FILE | mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | csv:FILE | cifar10:DIR | ' +
-      'tokens:FILE | synthetic:SHAPE | synthetic-tokens:LENGTH:VOCABULARY',
+      'images:DIR | table:FILE | text:FILE | mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | csv:FILE | ' +
+      'cifar10:DIR | tokens:FILE | synthetic:SHAPE | synthetic-tokens:LENGTH:VOCABULARY',
     schema: text,
     isRequired: true,
   },
@@ -79,6 +79,16 @@ export const dataRows: Readonly<Record<keyof DataSettings | 'data' | 'evalData',
     schema: toggle,
     default: defaultDataSettings.standardize,
     isNegated: true,
+  },
+  tokenizer: {
+    argument: 'FILE',
+    description: 'the tokenizer.json of a model for texts, or its folder',
+    schema: text,
+  },
+  maxLength: {
+    argument: 'N',
+    description: 'tokens of a text, or of a block of texts, where the model leaves that open (default: 256 at most)',
+    schema: whole,
   },
   dataThreads: {
     argument: 'N',

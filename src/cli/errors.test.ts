@@ -178,9 +178,8 @@ const cases: readonly Case[] = [
     name: 'no data',
     args: ['train', ...model],
     says:
-      '--data is missing: give images:DIR | table:FILE | mnist | idx:DIR | npy:INPUTS,LABELS | npz:FILE | ' +
-      'csv:FILE | cifar10:DIR | ' +
-      'tokens:FILE | synthetic:SHAPE | synthetic-tokens:LENGTH:VOCABULARY.',
+      '--data is missing: give images:DIR | table:FILE | text:FILE | mnist | idx:DIR | npy:INPUTS,LABELS | ' +
+      'npz:FILE | csv:FILE | cifar10:DIR | tokens:FILE | synthetic:SHAPE | synthetic-tokens:LENGTH:VOCABULARY.',
   },
   {
     name: 'data of an unknown kind',
@@ -188,7 +187,7 @@ const cases: readonly Case[] = [
     says:
       'The data spec "parquet:x" cannot be read: its kind is unknown; ' +
       'valid are mnist, cifar10:DIR, idx:DIR, images:DIR|FILE, npy:INPUTS,LABELS, npz:FILE, csv:FILE[,LABELCOLUMN], ' +
-      'table:FILE, ' +
+      'table:FILE, text:FILE, ' +
       'tokens:FILE[,BLOCKLENGTH], synthetic:SHAPE[:CLASSES[:SAMPLES]], ' +
       'synthetic-tokens:LENGTH:VOCABULARY[:CLASSES[:SAMPLES]], mix:SPEC[@SHARE]+SPEC[@SHARE].',
   },

@@ -7,6 +7,7 @@ import { splitSpec } from '../models/options.ts';
 import { buildModel, isZooSpec, zoo } from '../models/zoo.ts';
 import type { Dataset } from '../training/data/dataset.ts';
 import type { PictureInput } from '../training/data/pictures/picture-form.ts';
+import type { TextInput } from '../training/data/texts/text-form.ts';
 
 type Option = 'input' | 'classes';
 
@@ -25,9 +26,9 @@ export function withClasses(spec: string, { classNames, classCount }: Dataset): 
   return withOption(spec, 'classes', classNames === undefined ? undefined : classCount);
 }
 
-/** What a built-in model takes as pictures. */
-export function zooPictureInput(spec: string): PictureInput {
-  return pictureInputOf(buildModel(spec, { initialize: false }).graph);
+/** A built-in model without weights, to see what it takes. */
+export function zooGraph(spec: string): Graph {
+  return buildModel(spec, { initialize: false }).graph;
 }
 
 /** What a model takes as pictures: the sizes that its input fixes; nothing if it takes something else. */
@@ -39,6 +40,19 @@ export function pictureInputOf({ inputs }: Pick<Graph, 'inputs'>): PictureInput 
     ...(channels === undefined ? {} : { channels }),
     ...(height === undefined ? {} : { height }),
     ...(width === undefined ? {} : { width }),
+  };
+}
+
+/** What a model takes as texts: its inputs' names, their length, and the rows of the table of its tokens. */
+export function textInputOf({ inputs, nodes, initializers }: Graph): TextInput {
+  const length = inputs[0]?.shape[1];
+  const ids = inputs.find(({ name }) => name === 'input_ids') ?? inputs[0];
+  const table = nodes.find(({ operator, inputs: given }) => operator === 'Gather' && given[1] === ids?.name)?.inputs[0];
+  const rowCount = table === undefined ? undefined : initializers.get(table)?.shape[0];
+  return {
+    names: inputs.map(({ name }) => name),
+    ...(inputs[0]?.shape.length === 2 && typeof length === 'number' ? { length } : {}),
+    ...(rowCount === undefined ? {} : { vocabularySize: rowCount }),
   };
 }
 

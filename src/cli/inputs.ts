@@ -13,17 +13,16 @@ import type { LoadedModel } from '../runtime/run/loaded-model.ts';
 import type { PreparedRun, SessionInput } from '../runtime/run/prepare.ts';
 import type { TrainSettings } from '../runtime/run/settings.ts';
 import { loadLatestCheckpoint } from '../storage/checkpoints.ts';
-import { loadDataset } from '../storage/node/datasets.ts';
+import { type LoadOptions, loadDataset } from '../storage/node/datasets.ts';
 import { nodeDisk } from '../storage/node/disk.ts';
 import type { Dataset } from '../training/data/dataset.ts';
-import type { PictureInput } from '../training/data/pictures/picture-form.ts';
 import { readText } from './files.ts';
-import { checkClasses, pictureInputOf, withClasses, withOption, zooPictureInput } from './fit-model.ts';
+import { checkClasses, pictureInputOf, textInputOf, withClasses, withOption, zooGraph } from './fit-model.ts';
 import type { Output } from './output.ts';
 
 /** A run from its settings; `resume` is the folder of the run to resume. */
 export async function readRun(wished: TrainSettings, resume: string | undefined, output: Output): Promise<PreparedRun> {
-  const { settings, model, train, test, notes } = await readSubject(wished);
+  const { settings, model, train, test, companions = {}, notes } = await readSubject(wished);
   const plan = settings.plan === undefined ? undefined : await readPlan(settings.plan);
   const cluster =
     settings.cluster === undefined ? undefined : parseCluster(await readText(settings.cluster), settings.cluster);
@@ -33,6 +32,7 @@ export async function readRun(wished: TrainSettings, resume: string | undefined,
     model,
     train,
     test,
+    companions,
     ...(plan === undefined ? {} : { plan }),
     ...(cluster === undefined ? {} : { cluster }),
     ...(checkpoint === undefined ? {} : { checkpoint }),
@@ -45,16 +45,27 @@ export async function readRun(wished: TrainSettings, resume: string | undefined,
 /** Model and data, and the settings with the model's name as it fits the data. */
 async function readSubject(
   wished: TrainSettings,
-): Promise<Pick<SessionInput, 'settings' | 'model' | 'train' | 'test'> & { readonly notes: readonly string[] }> {
+): Promise<
+  Pick<SessionInput, 'settings' | 'model' | 'train' | 'test' | 'companions'> & { readonly notes: readonly string[] }
+> {
   const { seed } = wished;
   const spec = withOption(wished.model, 'input', wished.imageSize);
   const fromFile = isZooSpec(spec) ? undefined : await readModel({ ...wished, model: spec });
-  const picture = fromFile === undefined ? zooPictureInput(spec) : pictureInputOf(fromFile.graph);
-  const { train, test, findings = [] } = await loadDataset(wished.data, { seed, settings: wished, picture });
+  const graph = fromFile?.graph ?? zooGraph(spec);
+  const takes = { picture: pictureInputOf(graph), text: textInputOf(graph) };
+  const loaded = await loadDataset(wished.data, { seed, settings: wished, ...takes });
+  const { train, test, findings = [], companions = {} } = loaded;
   const settings = { ...wished, model: withClasses(spec, train) };
   const model = fromFile ?? (await readModel(settings));
-  const evaluation = settings.evalData === undefined ? test : await evaluationData(settings, picture, train);
-  return { settings, model, train, test: evaluation, notes: [...findings, ...checkClasses(model.graph, train)] };
+  const evaluation = settings.evalData === undefined ? test : await evaluationData(settings, takes, train);
+  return {
+    settings,
+    model,
+    train,
+    test: evaluation,
+    companions,
+    notes: [...findings, ...checkClasses(model.graph, train)],
+  };
 }
 
 function readModel({ model, seed, headClasses, batchNorm, inputShape }: TrainSettings): Promise<LoadedModel> {
@@ -68,12 +79,12 @@ function readModel({ model, seed, headClasses, batchNorm, inputShape }: TrainSet
 /** The data of --eval-data, whose classes have the numbers of the training data's. */
 async function evaluationData(
   { evalData = '', seed, ...settings }: TrainSettings,
-  picture: PictureInput,
+  takes: Pick<LoadOptions, 'picture' | 'text'>,
   { classNames, preparation }: Dataset,
 ): Promise<Dataset> {
   const data = { ...settings, evalSplit: 0 };
   const known = classNames === undefined ? {} : { classNames };
-  const { train, test } = await loadDataset(evalData, { seed, settings: data, picture, preparation, ...known });
+  const { train, test } = await loadDataset(evalData, { seed, settings: data, ...takes, preparation, ...known });
   return test ?? train;
 }
 

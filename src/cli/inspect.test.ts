@@ -68,6 +68,18 @@ before(async () => {
     initializers: { w: random(4, 6), v: random(6, 3), vector: int64s([4]), row: int64s([1, 6]) },
   } as const;
   await writeFile(join(cwd, 'fixed.onnx'), onnxModel(fixed));
+  const heads = {
+    opset: 17,
+    inputs: [{ name: 'x', type: 'float32', shape: ['N', 4] }],
+    nodes: [
+      { operator: 'MatMul', inputs: ['x', 'body'], outputs: ['hidden'] },
+      { operator: 'MatMul', inputs: ['hidden', 'v'], outputs: ['first'] },
+      { operator: 'MatMul', inputs: ['hidden', 'w'], outputs: ['second'] },
+    ],
+    outputs: ['first', 'second'],
+    initializers: { body: random(4, 6), v: random(6, 3), w: random(6, 5) },
+  } as const;
+  await writeFile(join(cwd, 'heads.onnx'), onnxModel(heads));
   const devices =
     'devices: [{ name: a, memoryMiB: 512, kind: jetson-nano }]\nlinks: { default: { bandwidthMbps: 100 } }\n';
   await writeFile(join(cwd, 'cluster.yaml'), devices);
@@ -138,5 +150,24 @@ test('a model that cannot be freed from its batch size is planned with that one'
     await refused(...plan, '--micro-batch', '4'),
     'asteroid: Model fixed.onnx was exported for a batch of exactly 1: use --micro-batch 1 and a --batch that is a ' +
       'multiple of it, or export it with a dynamic batch axis.',
+  );
+});
+
+test('of several outputs one is trained: what only the others read is fixed, and has no part in a plan', async () => {
+  const trained = async (...flags: readonly string[]): Promise<unknown> => {
+    const { tensors } = JSON.parse(await output('inspect', '--model', 'heads.onnx', '--json', ...flags)) as {
+      readonly tensors: readonly { readonly name: string; readonly trained: boolean; readonly why: string }[];
+    };
+    assert.equal(tensors.find((tensor) => !tensor.trained)?.why, 'only outputs that are not trained read it');
+    return tensors.filter((tensor) => tensor.trained).map(({ name }) => name);
+  };
+  assert.deepEqual(await trained(), ['body', 'v']);
+  assert.deepEqual(await trained('--output', 'second'), ['body', 'w']);
+  const profile = ['profile', '--model', 'heads.onnx', '--batch', '1', '--engine', 'reference', '--json'];
+  assert.match(await output(...profile, '--model-output', 'second'), /"weightBytes":120/);
+  assert.doesNotMatch(await output(...profile), /"weightBytes":120/);
+  assert.equal(
+    await refused(...profile, '--model-output', 'third'),
+    'asteroid: --model-output third is not an output of the model: it has first, second.',
   );
 });

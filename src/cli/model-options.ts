@@ -1,10 +1,12 @@
-// Sizes that a model file leaves open, for the commands that work without a data set: from --input-shape or --data.
+// What a model file leaves open, for the commands that work without a run: sizes, from --input-shape or --data, and
+// which of several outputs is trained.
 
 import type { Command } from 'commander';
 import { parseInputShape } from '../graph/onnx/input-shapes.ts';
 import { type LoadModelOptions, loadModel } from '../runtime/host/models.ts';
 import type { LoadedModel } from '../runtime/run/loaded-model.ts';
 import { sizedByData } from '../runtime/run/subject.ts';
+import { withOutput } from '../runtime/run/trained-output.ts';
 import { loadDataset } from '../storage/node/datasets.ts';
 import { collected } from './flag-values.ts';
 
@@ -12,9 +14,10 @@ import { collected } from './flag-values.ts';
 export interface SizeOptions {
   readonly inputShape?: readonly string[];
   readonly data?: string;
+  readonly modelOutput?: string;
 }
 
-/** Adds --input-shape and --data to a command. */
+/** Adds --input-shape, --data and --model-output to a command. */
 export function addSizeFlags(command: Command): Command {
   return command
     .option(
@@ -23,16 +26,18 @@ export function addSizeFlags(command: Command): Command {
       collected,
       [],
     )
-    .option('--data <SPEC>', 'instead of --input-shape: data as of asteroid train, whose sizes are taken');
+    .option('--data <SPEC>', 'instead of --input-shape: data as of asteroid train, whose sizes are taken')
+    .option('--model-output <NAME>', "the model's output that is trained, as of train --output (default: its first)");
 }
 
-/** Loads a model with its open sizes as the flags give them. Throws InputError. */
+/** Loads a model with its open sizes, and its output, as the flags give them. Throws InputError. */
 export async function loadSizedModel(
   spec: string,
-  { inputShape = [], data }: SizeOptions,
+  { inputShape = [], data, modelOutput }: SizeOptions,
   options: LoadModelOptions = {},
 ): Promise<LoadedModel> {
-  const model = await loadModel(spec, 0, { ...options, inputShapes: inputShape.map(parseInputShape) });
+  const loaded = await loadModel(spec, 0, { ...options, inputShapes: inputShape.map(parseInputShape) });
+  const model = { ...loaded, graph: withOutput(loaded.graph, modelOutput, '--model-output') };
   if (data === undefined) return model;
   const { train } = await loadDataset(data);
   return { ...model, graph: sizedByData(model.graph, train) };

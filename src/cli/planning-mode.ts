@@ -21,7 +21,7 @@ export function addModeFlags(command: Command): Command {
         'cost, and the faster one',
       'sync',
     )
-    .option('--max-staleness <N>', 'of --mode auto: rounds by which weights may lag behind at most');
+    .option('--max-staleness <N>', 'of async and auto: rounds by which weights may lag behind at most');
 }
 
 /** The schedule to plan with; undefined leaves it to the planner. InputError where mode and schedule do not agree. */

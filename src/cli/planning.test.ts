@@ -66,6 +66,9 @@ test('plan of inference: simulate takes it; flags of one kind of plan are refuse
   assert.ok(simulated.roundMs >= roundMs * (1 - 1e-9));
   const alone = (await json<{ plan: Plan }>(...inference, '--objective', 'latency')).plan.predicted;
   assert.ok((alone.latencyMs ?? Number.NaN) <= (plan.predicted.latencyMs ?? 0));
+  const gone = await json<WhatIf>('what-if', ...flags, '--plan', 'inference.json', '--leave', 'tx2');
+  assert.equal(gone.before.predicted.roundMs, roundMs);
+  assert.equal(gone.after.schedule, 'inference');
   assert.match(await refused('plan', ...flags, '--batch', '8', '--objective', 'latency'), /add --schedule inference/);
   assert.match(await refused(...inference, '--objective', 'speed'), /must be one of throughput, latency/);
   assert.match(await refused(...inference, '--activation-bits', '5'), /must be one of 16, 8, 6, 4, 2/);
@@ -224,5 +227,15 @@ test('plan --mode auto: what each mode costs, and the choice; what does not go t
   assert.match(await refused(...asked, '--schedule', '1f1b'), /--mode auto and --schedule 1f1b do not go together/);
   const async = ['plan', ...flags, '--batch', '64', '--mode', 'async'];
   assert.match(await refused(...async, '--schedule', 'gpipe'), /--mode async and --schedule gpipe do not go together/);
-  assert.match(await refused(...async, '--max-staleness', '1'), /--max-staleness needs --mode auto/);
+  const { plan } = await json<{ plan: Plan }>(
+    ...async,
+    '--planner',
+    'straight',
+    '--micro-batch',
+    '8',
+    '--max-staleness',
+    '1',
+  );
+  assert.equal(plan.stages[0]?.inFlight, plan.stages.length);
+  assert.match(await refused('plan', ...flags, '--batch', '64', '--max-staleness', '1'), /needs --mode async or auto/);
 });

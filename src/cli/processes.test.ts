@@ -134,7 +134,7 @@ test('while a worker computes for a long time, its main thread goes on', { timeo
     at('plan-of-halves.json'),
     JSON.stringify({ ...plan, batchSize: 128, microBatchSize: 128, microBatchCount: 1, stages }),
   );
-  const convolutions = [...words('--model conv-l --data synthetic:1x28x28 --batch 128 --steps 8 --eval-every 0')];
+  const convolutions = [...words('--model conv-l --data synthetic:1x28x28 --batch 128 --steps 4 --eval-every 0')];
   const overTwo = ['--workers', '2', '--plan', at('plan-of-halves.json')];
   const end = await runCommand(['train', ...convolutions, ...overTwo, '--json', '--out', at('long')], { cwd });
   assert.equal(end.code, 0, end.stderr);

@@ -10,6 +10,7 @@ import { defined } from '../assert.ts';
 import { ownAddresses } from '../runtime/host/addresses.ts';
 import { runCommand, startCommand, temporaryFolder } from '../testing/command.ts';
 import { missingNamespaces } from '../testing/network-namespaces.ts';
+import { writePictures } from '../testing/picture-folders.ts';
 import { fixtureFolder } from '../testing/pytorch-fixtures.ts';
 
 const cwd = temporaryFolder();
@@ -71,6 +72,8 @@ test('the README holds these commands and no others', async () => {
     'npx asteroid worker',
     'npx asteroid drain',
     'npx asteroid train',
+    'npx asteroid train',
+    'npx asteroid predict',
     'npx asteroid inspect',
     'npx asteroid train',
     'npx asteroid eval',
@@ -149,4 +152,17 @@ test('a cluster that one does not have: plan, simulate, what-if', { timeout }, a
     assert.equal(answered.code, 0, answered.stderr);
     assert.match(answered.stdout, defined(says[index], 'what it says'));
   }
+});
+
+test('pictures: training and predicting, on small pictures in this process', { timeout }, async () => {
+  await writePictures(join(cwd, 'photos'), ['cat', 'dog'], 10);
+  await copyFile(join(cwd, 'photos', 'cat', '0.png'), join(cwd, 'new.jpg'));
+  const short = (await args('train --model mobilenet-v3-small')).map((word) =>
+    word === 'mobilenet-v3-small' ? 'conv-s:channels=3' : word === '3' ? '0' : word,
+  );
+  const trained = await runCommand([...short, '--batch', '6', '--steps', '2'], { cwd });
+  assert.equal(trained.code, 0, trained.stderr);
+  const predicted = await runCommand(await args('predict'), { cwd });
+  assert.equal(predicted.code, 0, predicted.stderr);
+  assert.match(predicted.stdout, /^new\.jpg {2}(cat|dog) [\d.]+ %, (cat|dog) [\d.]+ %$/m);
 });

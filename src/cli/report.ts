@@ -298,10 +298,11 @@ class HumanReport {
     this.#section('Memory', `${this.#name(device)}  at most ${memory(peakMiB)}${this.#terminal.colors.dim(predicted)}`);
   }
 
-  #evaluated({ accuracy, loss, sampleCount }: Event<'evaluated'>): void {
+  #evaluated({ accuracy, loss, sampleCount, perplexity }: Event<'evaluated'>): void {
     const { colors } = this.#terminal;
     const result = accuracy === null ? '' : `accuracy ${colors.bold(`${(accuracy * 100).toFixed(2)} %`)}, `;
-    this.#section('Test', `${result}loss ${loss.toFixed(4)} on ${counted(sampleCount, 'test sample')}`);
+    const perToken = perplexity === undefined ? '' : `, perplexity ${perplexity.toPrecision(4)}`;
+    this.#section('Test', `${result}loss ${loss.toFixed(4)}${perToken} on ${counted(sampleCount, 'test sample')}`);
   }
 }
 

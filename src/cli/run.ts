@@ -4,12 +4,15 @@
 import { stringify as toYaml } from 'yaml';
 import { systemClock } from '../clock.ts';
 import { RunError } from '../errors.ts';
+import { startLocalWorkers } from '../runtime/host/local-workers.ts';
 import { runPrepared } from '../runtime/host/session-here.ts';
-import { createStageFiles } from '../runtime/host/stage-files.ts';
+import { createPlanFiles, createStageFiles } from '../runtime/host/stage-files.ts';
 import type { RunEvent } from '../runtime/protocol/events.ts';
+import type { LocalWorkers } from '../runtime/run/local-workers.ts';
 import type { PreparedRun } from '../runtime/run/prepare.ts';
 import { recordRun } from '../runtime/run/record.ts';
 import type { SessionResult } from '../runtime/run/session.ts';
+import type { TrainSettings } from '../runtime/run/settings.ts';
 import type { RunFolder } from '../storage/run-folder.ts';
 import { useEntries } from '../training/data/preparation.ts';
 import { describeRun } from './describe-run.ts';
@@ -31,27 +34,43 @@ export interface FolderResult extends SessionResult {
   readonly folder: string | undefined;
 }
 
+/** How a run is watched and stopped, and the workers that wait for it. */
+export interface Surroundings {
+  readonly output: Output;
+  readonly signal: AbortSignal;
+  readonly localWorkers: LocalWorkers | undefined;
+}
+
+/** Starts the workers of a run, if it has any, and reads and runs it while they begin. */
+export async function withLocalWorkers<Result>(
+  { workers: count, threads, engine }: Pick<TrainSettings, 'workers' | 'threads' | 'engine'>,
+  run: (localWorkers: LocalWorkers | undefined) => Promise<Result>,
+): Promise<Result> {
+  if (count === 0) return run(undefined);
+  const localWorkers = startLocalWorkers({ count, threads, engine });
+  try {
+    return await run(localWorkers);
+  } finally {
+    localWorkers.drop();
+  }
+}
+
 /** Makes the folder of a new run and runs in it. */
 export async function runInNewFolder(
   run: PreparedRun,
   out: string | undefined,
-  output: Output,
-  signal: AbortSignal,
+  surroundings: Surroundings,
 ): Promise<FolderResult> {
-  return runIn(
-    await makeRunFolder(out, (message) => output.observe({ kind: 'warning', message })),
-    run,
-    output,
-    signal,
-  );
+  const { output } = surroundings;
+  const place = await makeRunFolder(out, (message) => output.observe({ kind: 'warning', message }));
+  return runIn(place, run, surroundings);
 }
 
 /** Runs a session, prints the summary and sets the exit code. */
 export async function runIn(
   place: Place,
   run: PreparedRun,
-  output: Output,
-  signal: AbortSignal,
+  { output, signal, localWorkers }: Surroundings,
 ): Promise<FolderResult> {
   const { folder } = place;
   if (!output.isJson) describeRun(run, output.terminal);
@@ -75,7 +94,14 @@ export async function runIn(
     const onWarning = (message: string): void => observe({ kind: 'warning', message });
     result = await runPrepared(
       run,
-      { clock: systemClock, observe, signal, stageStore: createStageFiles({ onWarning }) },
+      {
+        clock: systemClock,
+        observe,
+        signal,
+        stageStore: createStageFiles({ onWarning }),
+        planStore: createPlanFiles(),
+        localWorkers,
+      },
       folder,
     );
   } catch (error) {
@@ -94,8 +120,10 @@ export async function runIn(
 }
 
 /** What the outputs of the trained model mean: the classes, one a line, and how samples were made. */
-async function writeUse(folder: RunFolder, { settings, train }: PreparedRun): Promise<void> {
+async function writeUse(folder: RunFolder, { settings, train, companions = {} }: PreparedRun): Promise<void> {
   const { classNames, preparation } = train;
+  const tokenizer = companions['tokenizer.json'];
+  if (tokenizer !== undefined) await folder.write('tokenizer.json', tokenizer);
   if (classNames !== undefined) await folder.write('labels.txt', classNames.map((name) => `${name}\n`).join(''));
   const entries = useEntries({ loss: settings.loss, preparation, classNames });
   if (entries.size > 0) await folder.write('data.json', JSON.stringify(Object.fromEntries(entries)));

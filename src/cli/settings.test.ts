@@ -127,7 +127,7 @@ test('a wrong value is refused in one sentence that says where it stands', () =>
     [{ workers: '-1' }, {}, '--workers -1 must not be negative.'],
     [{ port: '70000' }, {}, '--port 70000 must be at most 65535.'],
     [{ optimizer: 'sdg' }, {}, '--optimizer sdg must be one of sgd, adam, adamw.'],
-    [{ loss: 'hinge' }, {}, '--loss hinge must be one of cross-entropy, binary-cross-entropy, mse.'],
+    [{ loss: 'hinge' }, {}, '--loss hinge must be one of cross-entropy, focal, binary-cross-entropy, mse, l1, huber.'],
     [{ ignoreLabel: '1.5' }, {}, '--ignore-label 1.5 must be a whole number.'],
     [{}, { 'drop-last': 'yes' }, 'drop-last: "yes" in run.yaml must be true or false.'],
     [

@@ -10,7 +10,7 @@ import { compressModes } from '../planner/compress.ts';
 import { thoroughnesses } from '../runtime/protocol/profile-points.ts';
 import { autoSchedule, type TrainSettings } from '../runtime/run/settings.ts';
 import { scheduleNames } from '../schedule/schedules.ts';
-import { lossKinds } from '../training/losses.ts';
+import { isNumberLoss, lossKinds } from '../training/losses.ts';
 import { checkStrict } from './check-strict.ts';
 import { dataRows } from './data-setting-rows.ts';
 import { checkMode, modeSettings } from './mode-settings.ts';
@@ -91,9 +91,9 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   loss: {
     argument: 'NAME',
     description:
-      'cross-entropy (labels: class numbers) | binary-cross-entropy (0 or 1 for each output; a Sigmoid at the end ' +
-      'belongs to it) | mse',
-    schema: z.enum(lossKinds),
+      'cross-entropy (labels: class numbers) | focal (alike, for rare classes) | binary-cross-entropy or bce (0 or 1 ' +
+      'for each output; a Sigmoid at the end belongs to it) | mse | l1 | huber (numbers)',
+    schema: z.preprocess((name) => (name === 'bce' ? 'binary-cross-entropy' : name), z.enum(lossKinds)),
     default: 'cross-entropy',
   },
   output: {
@@ -361,9 +361,9 @@ function checked(settings: TrainSettings): TrainSettings {
   }
   checkStrict(settings);
   checkMode(settings);
-  if (settings.ignoreLabel !== undefined && settings.loss === 'mse')
+  if (settings.ignoreLabel !== undefined && isNumberLoss(settings.loss))
     throw new InputError(
-      `--ignore-label ${settings.ignoreLabel} does not go with --loss mse, whose targets are numbers: ` +
+      `--ignore-label ${settings.ignoreLabel} does not go with --loss ${settings.loss}, whose targets are numbers: ` +
         'leave such samples out of the data.',
     );
   const weighted = settings.classWeights === undefined ? undefined : 'class-weights';

@@ -15,7 +15,7 @@ import { pipelineCount } from './exhaustive.ts';
 import { Improver } from './improve.ts';
 import { refuse } from './infeasible.ts';
 import { pipelineBoundMs } from './pipeline-bound.ts';
-import { type Problem, type StageLayout, withMicroBatchSize } from './problem.ts';
+import { mayHaveStages, type Problem, type StageLayout, withMicroBatchSize } from './problem.ts';
 import { type Answer, answerOf, type Planner, type PlannerOptions, type Question, recomputing } from './question.ts';
 import { everySpace, wholeSpaces } from './spaces.ts';
 import type { Steps } from './steps.ts';
@@ -152,7 +152,7 @@ function* tryOrders(state: State, problems: readonly { readonly problem: Problem
     );
     for (const cuts of coarseGrids(problem)) {
       for (const order of orders) {
-        for (const space of wholeSpaces(problem, order)) {
+        for (const space of [order, ...shorter(problem, order)].flatMap((each) => wholeSpaces(problem, each))) {
           const barMs = (state.best?.roundMs ?? Number.POSITIVE_INFINITY) * roughSlack;
           const found = yield* coarseSearch(problem, space, barMs, cuts);
           if (found !== undefined) offer(state, answerOf(problem, planner, found.layouts));
@@ -160,6 +160,12 @@ function* tryOrders(state: State, problems: readonly { readonly problem: Problem
       }
     }
   }
+}
+
+/** The first devices of an order: as many as there may be stages, where that is fewer. */
+function shorter(problem: Problem, order: readonly number[]): readonly (readonly number[])[] {
+  const most = order.findLastIndex((_, index) => mayHaveStages(problem, index + 1)) + 1;
+  return most > 1 && most < order.length ? [order.slice(0, most)] : [];
 }
 
 /**

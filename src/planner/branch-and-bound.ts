@@ -14,6 +14,7 @@ import { bucketsOfStage } from './layout.ts';
 import { largestShare } from './memory.ts';
 import {
   gradientsCross,
+  mayHaveStages,
   mayReplicate,
   type Problem,
   pinsAllow,
@@ -47,7 +48,7 @@ export function* branchAndBound(problem: Problem, barMs: number, budget: Budget)
   const stageLimit = Math.min(problem.profile.layers.length, problem.available.length);
   for (let stageCount = 1; stageCount <= stageLimit && budget.left > 0; stageCount++) {
     yield (stageCount - 1) / stageLimit;
-    yield* tree.search(stageCount);
+    if (mayHaveStages(problem, stageCount)) yield* tree.search(stageCount);
   }
   return { layouts: tree.best, roundMs: tree.barMs, isComplete: budget.left > 0 };
 }

@@ -9,6 +9,7 @@ import { layoutPlan } from './layout.ts';
 import { leastMemoryBytes } from './memory.ts';
 import {
   leastInFlight,
+  mayHaveStages,
   mayReplicate,
   type Problem,
   pinsAllow,
@@ -22,6 +23,7 @@ export function* everyPipeline(problem: Problem): Generator<readonly StageLayout
   const layerCount = problem.profile.layers.length;
   for (const order of arrangements(problem.available.map(({ place }) => place))) {
     for (let stageCount = 1; stageCount <= Math.min(order.length, layerCount); stageCount++) {
+      if (!mayHaveStages(problem, stageCount)) break;
       for (const groupSizes of compositions(order.length, stageCount)) {
         for (const layerCounts of compositions(layerCount, stageCount)) {
           yield* withShares(problem, stagesOf(order, groupSizes, layerCounts), []);

@@ -5,7 +5,15 @@
 import type { Budget } from './branch-and-bound.ts';
 import { Evaluator } from './evaluate.ts';
 import { largestShare } from './memory.ts';
-import { mayReplicate, type Problem, pinsAllow, type StageLayout, stageDemand, withStages } from './problem.ts';
+import {
+  mayHaveStages,
+  mayReplicate,
+  type Problem,
+  pinsAllow,
+  type StageLayout,
+  stageDemand,
+  withStages,
+} from './problem.ts';
 import { type Group, inFlightFromEnd, kindsOf, StageTable } from './stages.ts';
 import type { Steps } from './steps.ts';
 
@@ -64,6 +72,7 @@ export class Improver {
 
   /** Chooses shares for stages without them; undefined if a stage is not allowed or does not fit. */
   #settle(drafts: readonly Draft[]): StageLayout[] | undefined {
+    if (!mayHaveStages(this.#problem, drafts.length)) return undefined;
     const layouts: StageLayout[] = [];
     const problem = withStages(this.#problem, drafts.length);
     const known = this.#tables.get(problem.staleness) ?? { problem, table: new StageTable(problem) };

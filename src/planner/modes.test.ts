@@ -53,11 +53,18 @@ test('four devices, four micro-batches: bubbles against versions of the weights;
 
 test('what the user allows: a mode, and how far weights may lag behind', () => {
   assert.equal(compareModes(question(100, { allowed: ['sync'] })).chosen.mode, 'sync');
-  const { microBatchSize: _, ...anySize } = question(100, { maxStaleness: 1 });
-  assert.equal(costs(anySize).async?.staleness, 1);
-  const none = compareModes(question(100, { maxStaleness: 0 }));
-  assert.equal(none.chosen.mode, 'sync');
-  assert.match(JSON.stringify(none.modes), /no plan lags behind by 0 rounds or less/);
+  // Two stages of one micro-batch lag behind by one round; four would by three.
+  const whole = (maxStaleness: number): ModeCost | undefined =>
+    costs(question(100, { batchSize: 1, maxStaleness })).async;
+  assert.deepEqual(
+    [0, 1, 2, 3].map((most) => [whole(most)?.staleness, whole(most)?.plan.stages.length]),
+    [
+      [0, 1],
+      [1, 2],
+      [2, 3],
+      [3, 4],
+    ],
+  );
 });
 
 test('a mode that fits nowhere says which device lacks what; without any, that is the error', () => {

@@ -18,8 +18,6 @@ export type PlannedMode = (typeof plannedModes)[number];
 export interface ModesInput extends Omit<PlanInput, 'schedule'> {
   /** The modes that the user allows. Default: all. */
   readonly allowed?: readonly PlannedMode[];
-  /** Rounds by which weights may lag behind at most; plans that need more are left out. Default: any number. */
-  readonly maxStaleness?: number;
   /** Called when the search for a mode begins. */
   readonly onMode?: (mode: PlannedMode) => void;
 }
@@ -62,12 +60,12 @@ export function compareModes(input: ModesInput): ModeChoice {
 
 /** compareModes in steps. */
 export function* compareModesSteps(input: ModesInput): Steps<ModeChoice> {
-  const { allowed = plannedModes, maxStaleness = Number.POSITIVE_INFINITY, onMode, ...question } = input;
+  const { allowed = plannedModes, onMode, ...question } = input;
   const modes: (ModeCost | RefusedMode)[] = [];
   for (const mode of plannedModes) {
     onMode?.(mode);
     if (!allowed.includes(mode)) modes.push({ mode, refusal: 'not allowed' });
-    else modes.push(yield* costOf(mode, question, maxStaleness));
+    else modes.push(yield* costOf(mode, question));
   }
   const planned = modes.filter((each): each is ModeCost => !('refusal' in each));
   const [first] = planned;
@@ -80,44 +78,23 @@ export function* compareModesSteps(input: ModesInput): Steps<ModeChoice> {
   return { modes, chosen };
 }
 
-function* costOf(
-  mode: PlannedMode,
-  question: Omit<PlanInput, 'schedule'>,
-  maxStaleness: number,
-): Steps<ModeCost | RefusedMode> {
+function* costOf(mode: PlannedMode, question: Omit<PlanInput, 'schedule'>): Steps<ModeCost | RefusedMode> {
   try {
-    return mode === 'sync'
-      ? costOfPlan(mode, yield* planSteps(question), question)
-      : yield* staleCost(question, maxStaleness);
+    return mode === 'sync' ? costOfPlan(mode, yield* planSteps(question), question) : yield* staleCost(question);
   } catch (error) {
     if (error instanceof InputError) return { mode, refusal: error.message };
     throw error;
   }
 }
 
-/**
- * The fastest stream, or the least stale one if that is hardly slower; where both are too stale, the fastest of those
- * with more micro-batches a round.
- */
-function* staleCost(question: Omit<PlanInput, 'schedule'>, maxStaleness: number): Steps<ModeCost | RefusedMode> {
+/** The fastest stream, or the least stale one if that is hardly slower. */
+function* staleCost(question: Omit<PlanInput, 'schedule'>): Steps<ModeCost> {
   const asked = { ...question, schedule: 'async' };
   const fastest = costOfPlan('async', yield* planSteps(asked), question);
   if (fastest.staleness === 0) return fastest;
   const calm = yield* leastStale(asked);
-  if (calm !== undefined && calm.staleness <= maxStaleness) {
-    const isWorth = fastest.samplesPerS >= leastGain * calm.samplesPerS && fastest.staleness <= maxStaleness;
-    return isWorth ? fastest : calm;
-  }
-  if (fastest.staleness <= maxStaleness) return fastest;
-  let found: ModeCost | undefined;
-  const { batchSize, microBatchSize } = question;
-  for (let size = 1; microBatchSize === undefined && size < batchSize; size++) {
-    if (batchSize % size !== 0) continue;
-    const cost = yield* leastStale({ ...asked, microBatchSize: size });
-    if (cost === undefined || cost.staleness > maxStaleness) continue;
-    if (found === undefined || cost.samplesPerS > found.samplesPerS) found = cost;
-  }
-  return found ?? { mode: 'async', refusal: `no plan lags behind by ${maxStaleness} rounds or less` };
+  const isWorth = calm === undefined || fastest.samplesPerS >= leastGain * calm.samplesPerS;
+  return isWorth ? fastest : calm;
 }
 
 /** The stream with as few micro-batches in flight as keep all stages busy; undefined if none fits. */

@@ -28,6 +28,8 @@ export interface PlanInput {
    * takes (P − p), for the least staleness. Default false: whatever is faster.
    */
   readonly isLeastStale?: boolean;
+  /** Of such schedules: rounds by which the weights of a plan may lag behind at most. Default: any number. */
+  readonly maxStaleness?: number;
   /** See plannerNames. Default 'asteroid'. */
   readonly planner?: string;
   /** Copies of each weight that the optimizer keeps: 0 plain SGD, 1 momentum, 2 Adam. */
@@ -102,6 +104,7 @@ export function* planSteps(input: PlanInput): Steps<Plan> {
       microBatchSize,
       optimizerState,
       replicateBatchDependent,
+      ...(input.maxStaleness === undefined ? {} : { maxStaleness: input.maxStaleness }),
     },
     ...rules,
   });

@@ -12,7 +12,7 @@ import { hetpipe } from './hetpipe.ts';
 import { explainOverload, refuse } from './infeasible.ts';
 import { layoutPlan } from './layout.ts';
 import { pipeedge } from './pipeedge.ts';
-import type { Problem } from './problem.ts';
+import { mayHaveStages, type Problem } from './problem.ts';
 import {
   type Answer,
   answerOf,
@@ -99,7 +99,7 @@ function bySearch(spaces: Spaces): Planner {
       if (found !== undefined && boundMs >= found.roundMs) break;
       for (const space of spaces(problem)) {
         const pipeline = yield* search(problem, space);
-        if (pipeline !== undefined)
+        if (pipeline !== undefined && mayHaveStages(problem, pipeline.layouts.length))
           found = better(found, answerOf(problem, question.planner, pipeline.layouts), options);
       }
     }
@@ -161,7 +161,7 @@ function byLayouts(
     for (const { problem, boundMs } of problems) {
       if (boundMs >= barMs) break;
       const layouts = yield* layoutsOf(problem);
-      if (layouts.length === 0) continue;
+      if (layouts.length === 0 || !mayHaveStages(problem, layouts.length)) continue;
       const overload = overloadOf(problem, layoutPlan(problem, question.planner, layouts).stages);
       if (overload === undefined && problems.length === 1)
         found = better(found, answerOf(problem, question.planner, layouts), options);

@@ -57,6 +57,8 @@ export interface Problem {
   readonly optimizerState: OptimizerState;
   /** Versions of the weights that stages keep for rounds in flight; 0 where rounds do not overlap (withStages). */
   readonly staleness: number;
+  /** The most of them that a plan may need. */
+  readonly maxStaleness: number;
   /** Whether layers that depend on the whole batch may be replicated nevertheless. */
   readonly replicateBatchDependent: boolean;
   /** Number of leading layers that only run forward; the profile has no backward times for them. */
@@ -87,6 +89,8 @@ export interface ProblemInput {
   readonly optimizerState: OptimizerState;
   readonly replicateBatchDependent: boolean;
   readonly excluded?: readonly number[];
+  /** Default: any number. */
+  readonly maxStaleness?: number;
   readonly pins?: ReadonlyMap<number, readonly number[]>;
   /** Default false; see recomputation.ts. */
   readonly recomputes?: boolean;
@@ -120,6 +124,7 @@ export function createProblem(input: ProblemInput): Problem {
   const microBatchCount = batchSize / input.microBatchSize;
   const settled = {
     staleness: 0,
+    maxStaleness: Number.POSITIVE_INFINITY,
     recomputes: false,
     ...rest,
     profile,
@@ -177,6 +182,11 @@ export function withStages(problem: Problem, stageCount: number): Problem {
   const ahead = schedule.isStream ? schedule.forwardsAhead(0, stageCount, microBatchCount) : 0;
   const staleness = Math.ceil(ahead / microBatchCount);
   return staleness === problem.staleness ? problem : { ...problem, staleness };
+}
+
+/** Whether pipelines of that many stages are no staler than they may be. */
+export function mayHaveStages(problem: Problem, stageCount: number): boolean {
+  return withStages(problem, stageCount).staleness <= problem.maxStaleness;
 }
 
 /** The prefix sums that apply to a stage of layers [first, end). */

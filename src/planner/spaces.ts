@@ -1,7 +1,7 @@
 // The spaces of the planners that run one search (asteroid.ts) over different spaces.
 
 import { InputError } from '../errors.ts';
-import { type PlannerDevice, type Problem, withStages } from './problem.ts';
+import { mayHaveStages, type PlannerDevice, type Problem, withStages } from './problem.ts';
 import type { Space } from './space.ts';
 
 /** The spaces that a planner searches. Throws InputError if it cannot plan such a problem. */
@@ -22,10 +22,10 @@ export function asteroidSpaces(problem: Problem): readonly Space[] {
  * number of versions has a space of its own, up to the most stages that it is enough for.
  */
 export function wholeSpaces(problem: Problem, order: readonly number[]): readonly Space[] {
-  const counts = order.map((_, index) => index + 1);
+  const counts = order.map((_, index) => index + 1).filter((count) => mayHaveStages(problem, count));
   const limits = counts.filter(
     (count) =>
-      count === order.length || withStages(problem, count).staleness < withStages(problem, count + 1).staleness,
+      count === counts.length || withStages(problem, count).staleness < withStages(problem, count + 1).staleness,
   );
   return limits.map((stageLimit) => ({ order, groupLimit: order.length, stageLimit }));
 }

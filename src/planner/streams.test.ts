@@ -7,6 +7,7 @@ import { InputError } from '../errors.ts';
 import { checkProgram } from '../schedule/check.ts';
 import { program } from '../schedule/generate.ts';
 import { schedules } from '../schedule/schedules.ts';
+import { stalenessOf } from '../schedule/staleness.ts';
 import { simulate } from '../simulator/simulate.ts';
 import { randomInstance } from '../testing/random-plans.ts';
 import {
@@ -18,7 +19,7 @@ import {
 } from '../testing/random-problems.ts';
 import { Evaluator } from './evaluate.ts';
 import { layoutPlan } from './layout.ts';
-import { plan } from './plan.ts';
+import { type PlanInput, plan } from './plan.ts';
 import { withMicroBatchSize } from './problem.ts';
 import { withRecomputation } from './recomputation.ts';
 import { streamPaces } from './streams.ts';
@@ -53,12 +54,12 @@ test('the evaluator equals the simulated period to the last bit, or bounds it, o
   assert.ok(exactCount > 150 && exactCount < 300 && groupCount > 50, `${exactCount} exact, ${groupCount} with groups`);
 });
 
-function found(seed: number, planner: string): Plan | undefined {
+function found(seed: number, planner: string, more: Partial<PlanInput> = {}): Plan | undefined {
   const { profile, cluster } = randomInstance(seed, { deviceCount: 1 + (seed % 3), layerCount: 2 + (seed % 4) });
   try {
     return plan({
       ...{ profile, cluster, planner, schedule: 'async', batchSize: 4, optimizerState: (seed % 3) as 0 | 1 | 2 },
-      replicateBatchDependent: true,
+      ...{ replicateBatchDependent: true, ...more },
     });
   } catch (error) {
     if (error instanceof InputError) return undefined;
@@ -90,6 +91,21 @@ test('best is the oracle’s optimum, proven, on 24 random problems; others are 
     }
   }
   assert.ok(refusedCount < 12, `${refusedCount} refused`);
+});
+
+test('within a limit of staleness: the oracle’s optimum, and nobody is staler, on 12 random problems', () => {
+  for (let seed = 0; seed < 12; seed++) {
+    const more = { maxStaleness: seed % 2 };
+    const oracle = found(seed, 'exhaustive', more);
+    assert.equal(found(seed, 'best', more)?.predicted.roundMs, oracle?.predicted.roundMs, `seed ${seed}`);
+    for (const planner of ['best', 'asteroid', 'ftpipehd', 'pipedream', 'straight']) {
+      const other = found(seed, planner, more);
+      assert.ok(
+        other === undefined || Math.max(...stalenessOf(other)) <= more.maxStaleness,
+        `seed ${seed}, ${planner}`,
+      );
+    }
+  }
 });
 
 test('without a wish nobody gets a stream', () => {

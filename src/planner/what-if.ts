@@ -7,7 +7,8 @@ import type { OptimizerState } from '../cluster/memory.ts';
 import { deviceTimes, scaledTimes } from '../cluster/times.ts';
 import { checkTogether, parseCluster } from '../cluster/validate.ts';
 import { InputError } from '../errors.ts';
-import { scheduleOf } from '../schedule/schedules.ts';
+import { inferenceSchedule, scheduleOf } from '../schedule/schedules.ts';
+import { inferencePlannerNames, planInference, predictedInference } from './inference/plan.ts';
 import { type PlanInput, plan } from './plan.ts';
 import { predictedPlan } from './predict.ts';
 import { holdersAfter } from './replan/backups.ts';
@@ -68,13 +69,17 @@ export function whatIf(input: WhatIfInput): WhatIf {
   const profile = profileFor(cluster);
   const { batchSize, optimizerState } = input;
   if (current !== undefined) checkTogether(current, profile, cluster);
-  const before =
-    current === undefined
-      ? plan({ ...rest, profile, cluster })
-      : predictedPlan(current, profile, cluster, optimizerState);
+  const predicted = (layout: PlanLayout, of: Profile, on: Cluster): Plan =>
+    layout.schedule === inferenceSchedule
+      ? predictedInference(layout, of, on)
+      : predictedPlan(layout, of, on, optimizerState);
+  const before = current === undefined ? plan({ ...rest, profile, cluster }) : predicted(current, profile, cluster);
   const changed = changedCluster(cluster, changes);
   const changedProfile = slowed(profileFor(changed), changed, changes);
-  const after = plan({ ...rest, batchSize, profile: changedProfile, cluster: changed });
+  const after =
+    before.schedule === inferenceSchedule
+      ? inferenceAfter(input, before, changedProfile, changed)
+      : plan({ ...rest, batchSize, profile: changedProfile, cluster: changed });
   const left = new Set(changes.flatMap((change) => (change.kind === 'leave' ? [change.device] : [])));
   if ([before, after].some(({ virtualWorkers }) => virtualWorkers !== undefined))
     throw new InputError(
@@ -84,10 +89,24 @@ export function whatIf(input: WhatIfInput): WhatIf {
   const isKept = before.stages.every((stage) => stage.devices.every((device) => !left.has(device)));
   return {
     before,
-    ...(isKept ? { kept: predictedPlan(before, changedProfile, changed, optimizerState) } : {}),
+    ...(isKept ? { kept: predicted(before, changedProfile, changed) } : {}),
     after,
     move: weightsToMove(before, after, changedProfile, changed, optimizerState),
   };
+}
+
+/** A plan of inference for the changed cluster, by the planner that is asked for if it is one of inference. */
+function inferenceAfter(
+  { planner = 'best', microBatchSize }: WhatIfInput,
+  { batchSize, compression }: Plan,
+  profile: Profile,
+  cluster: Cluster,
+): Plan {
+  return planInference({
+    ...{ profile, cluster, batchSize, objective: 'throughput', encoding: compression?.activation },
+    planner: inferencePlannerNames.includes(planner) ? planner : 'best',
+    ...(microBatchSize === undefined ? {} : { microBatchSize }),
+  });
 }
 
 /** The cluster after the changes, applied in order. Throws InputError. */

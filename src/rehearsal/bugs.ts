@@ -7,6 +7,7 @@ import type { StagePort } from '../runtime/device/stage.ts';
 import type { Disk, DiskFile } from '../storage/disk.ts';
 import type { Frame } from '../transport/link.ts';
 import { rowLength } from './exact-model.ts';
+import type { RehearsedModes } from './modes.ts';
 import type { FaultKind } from './scenario.ts';
 import type { Bug } from './world.ts';
 
@@ -14,6 +15,8 @@ import type { Bug } from './world.ts';
 export interface SeededBug {
   readonly make: () => Bug;
   readonly faults?: readonly FaultKind['kind'][];
+  /** The runs that reveal it. Default: synchronous ones. */
+  readonly modes?: RehearsedModes;
 }
 
 const losses = ['kill', 'freeze', 'partition', 'reset'] as const;
@@ -106,6 +109,20 @@ export const seededBugs: Readonly<Record<string, SeededBug>> = {
     },
     faults: losses,
   },
+  'a backward pass reads the weights as they are': {
+    make: () => ({ world: { backwardReads: 'live' } }),
+    modes: 'async',
+  },
+  'weights are averaged one update late': { make: () => ({ world: { aggregatesLate: true } }), modes: 'async' },
+  'a version of the weights is let go while a round still reads it': {
+    make: () => ({ world: { forgetsEarly: true } }),
+    modes: 'async',
+  },
+  'a batch is applied twice after a recovery': { make: batchAgain, faults: losses, modes: 'async' },
+  'the pipeline does not drain before a pause': {
+    make: () => onEffects((effect) => (effect.kind === 'send' && effect.message === 'flush' ? [] : [effect])),
+    modes: 'async',
+  },
 };
 
 /** Replaces the machine's effects. */
@@ -167,6 +184,24 @@ function staleMail(): Bug {
       const former = before.get(key);
       before.set(key, frame);
       return [former === undefined ? frame : { ...frame, tensors: former.tensors ?? [] }];
+    },
+  };
+}
+
+/** After a change of the layout, each micro-batch's inputs come once more in the round after. */
+function batchAgain(): Bug {
+  const before = new Map<string, Frame>();
+  let firstEpoch: number | undefined;
+  return {
+    frame(frame, { to }) {
+      if (frame.kind !== 'input') return [frame];
+      firstEpoch ??= frame.epoch;
+      const key = `${to} ${frame.epoch} ${frame.microBatch}`;
+      const former = before.get(key);
+      before.set(key, frame);
+      const isSameSize = former?.tensors?.[0]?.data.length === frame.tensors?.[0]?.data.length;
+      const isAgain = frame.epoch > firstEpoch && former !== undefined && isSameSize;
+      return [isAgain ? { ...frame, tensors: former.tensors ?? [] } : frame];
     },
   };
 }

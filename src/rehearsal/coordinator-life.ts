@@ -2,7 +2,6 @@
 // compared with the oracle.
 
 import type { Cluster, Plan, PlanLayout } from '../cluster/cluster.ts';
-import { bytesInMiB, stageMemoryBytes } from '../cluster/memory.ts';
 import { InputError, RunError } from '../errors.ts';
 import { type Coordinator, createCoordinator } from '../runtime/coordinator/coordinator.ts';
 import type { MachineConfig } from '../runtime/coordinator/machine-types.ts';
@@ -20,6 +19,7 @@ import {
   learningRate,
   trainingSpec,
 } from './exact-model.ts';
+import { planWithin, predicted } from './plans.ts';
 import { coordinatorName, randomPlan } from './scenario.ts';
 import type { VirtualProcess } from './virtual-process.ts';
 import { checkpointFolder, crashed, exitProcess, startProcess, type World } from './world.ts';
@@ -29,13 +29,8 @@ export const coordinatorUrl = 'virtual://coordinator';
 
 export const batchSizesToProfile: readonly number[] = [1, 2, 4];
 
-/** Of one layer of the exact model, as it is profiled. */
-export const layerMemory = { weightBytes: 8, savedBytes: 16 } as const;
-
 const peerToken = 'a secret of the rehearsal';
 const facts = { cores: 1, engine: 'exact', machine: '' };
-/** Plans that are tried until one fits devices that are counted on for less than all their memory. */
-const maxTryCount = 20;
 /** A plan that is long in coming. */
 const longestPlanningMs = 2_000;
 /** How long somebody waits for devices that do not come. */
@@ -65,6 +60,10 @@ export class CoordinatorLife {
   readonly #planning = new Set<() => void>();
   /** Rounds that this life has reported as committed, including those of its checkpoint. */
   #round = 0;
+  /** The layout that was deployed last. */
+  #deployed: PlanLayout | undefined;
+  /** Whether the next layout begins with what a checkpoint has. */
+  #isFromSaved = false;
   /** The last round whose checkpoint was said to be safe. */
   #safeRound = 0;
 
@@ -124,7 +123,8 @@ export class CoordinatorLife {
       buffer: checkpoint.buffers,
       optimizer: checkpoint.optimizerState,
     };
-    if (state !== undefined) this.#compare('the checkpoint that was read', state, firstRound);
+    this.#isFromSaved = state !== undefined;
+    if (state !== undefined) this.#compare('the checkpoint that was read', state, firstRound, true);
     this.#round = firstRound;
     if (firstRound >= endRound)
       return this.#ended(process, new AlreadyDone(`the run has done its ${firstRound} rounds already`));
@@ -134,7 +134,7 @@ export class CoordinatorLife {
         modelName: 'exact',
         sequence: exactSequence(layerCount),
         label,
-        training: trainingSpec(seed, plan.batchSize, isClipped),
+        training: trainingSpec(seed, plan.batchSize, isClipped, scenario.aggregate),
         state: state ?? initialRunState(seed, layerCount),
       },
       hooks: this.#hooks(process, disk),
@@ -229,6 +229,7 @@ export class CoordinatorLife {
 
   async #save(process: VirtualProcess, disk: Disk, round: number, state: RunState): Promise<boolean> {
     this.#compare('the checkpoint to be written', state, round);
+    this.#world.oracle.save(round);
     const checkpoint = {
       round,
       parameters: state.parameter,
@@ -312,6 +313,7 @@ export class CoordinatorLife {
         this.#world.witness.violate(`${event.device} is said to leave, and was not there`);
       for (const devices of [this.#present, this.#newcomers]) devices.delete(event.device);
     }
+    this.#observeStream(event);
     if (event.kind === 'memory-lowered') this.#budgetsMiB.set(event.device, event.toMiB);
     if (event.kind === 'deployment') {
       for (const device of event.plan.stages.flatMap(({ devices }) => devices)) {
@@ -323,6 +325,18 @@ export class CoordinatorLife {
       key in event ? [(event as unknown as Record<string, string | number>)[key] as string | number] : [],
     );
     this.#progress(event.kind, ...details);
+  }
+
+  /** Where rounds overlap, the oracle begins anew where the run says that a stream does. */
+  #observeStream(event: RunEvent): void {
+    if (event.kind === 'recovering') this.#isFromSaved = event.source === 'checkpoint';
+    if (event.kind === 'deployment') this.#deployed = event.plan;
+    if (event.kind !== 'stream') return;
+    const stages = (this.#deployed?.stages ?? []).map(({ layers }, stage, { length }) => ({
+      ...{ layers, staleness: event.staleness[stage] ?? 0, versionCount: length - stage },
+    }));
+    this.#world.oracle.restart(event.round, stages, this.#isFromSaved);
+    this.#isFromSaved = false;
   }
 
   /**
@@ -352,8 +366,8 @@ export class CoordinatorLife {
     if (rate !== learningRate(round)) witness.violate(`round ${round} committed with the rate ${rate}`);
   }
 
-  #compare(what: string, state: RunState, round: number): void {
-    const difference = this.#world.oracle.difference(state, round);
+  #compare(what: string, state: RunState, round: number, isSaved = false): void {
+    const difference = this.#world.oracle.difference(state, round, isSaved);
     if (difference !== undefined) this.#world.witness.violate(`${what} after round ${round} is wrong: ${difference}`);
   }
 
@@ -361,39 +375,4 @@ export class CoordinatorLife {
     this.#progressAtMs = this.#world.time.nowMs;
     this.#world.witness.note(...words);
   }
-}
-
-function predicted(plan: PlanLayout, roundMs: number): Plan {
-  const peakMemoryMiB: Record<string, number> = {};
-  for (const { layers, devices, samples, inFlight } of plan.stages) {
-    const layerCount = layers[1] - layers[0];
-    const demand = {
-      ...{ weightBytes: layerCount * layerMemory.weightBytes, savedBytes: layerCount * layerMemory.savedBytes },
-      ...{ inFlight, optimizerState: 1 as const },
-    };
-    for (const [index, device] of devices.entries())
-      peakMemoryMiB[device] = stageMemoryBytes(demand, samples[index] ?? 0) / bytesInMiB;
-  }
-  return { ...plan, predicted: { roundMs, samplesPerS: (1000 * plan.batchSize) / roundMs, peakMemoryMiB } };
-}
-
-/**
- * One of the plans that `make` makes which fits the devices; where none of some does, one without those that are
- * counted on for less than they have.
- */
-function planWithin({ devices }: Cluster, memoryMiB: number, make: (devices: readonly string[]) => Plan): Plan {
-  const isLowered = ({ memoryMiB: ownMiB }: Cluster['devices'][number]): boolean =>
-    ownMiB < Math.floor(memoryMiB / devices.length);
-  for (let count = 0; count < maxTryCount; count++) {
-    const plan = make(devices.map(({ name }) => name));
-    if (
-      devices.every(
-        (device) => !isLowered(device) || (plan.predicted.peakMemoryMiB[device.name] ?? 0) <= device.memoryMiB,
-      )
-    )
-      return plan;
-  }
-  const others = devices.filter((device) => !isLowered(device));
-  if (others.length === 0) throw new InputError('The devices that are left cannot hold the model.');
-  return make(others.map(({ name }) => name));
 }

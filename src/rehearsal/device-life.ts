@@ -6,10 +6,11 @@ import type { MeasuredProfile } from '../runtime/device/measure/measurement.ts';
 import { type Served, serveToTheEnd } from '../runtime/host/serve.ts';
 import type { PeerNetwork } from '../runtime/worker/peers.ts';
 import { runWorker } from '../runtime/worker/worker.ts';
-import { batchSizesToProfile, coordinatorUrl, layerMemory } from './coordinator-life.ts';
+import { batchSizesToProfile, coordinatorUrl } from './coordinator-life.ts';
 import { createExactEngine } from './exact-engine.ts';
 import { exactSequence } from './exact-model.ts';
 import { ExactStage } from './exact-stage.ts';
+import { layerMemory } from './plans.ts';
 import { coordinatorName } from './scenario.ts';
 import type { VirtualProcess } from './virtual-process.ts';
 import { crashed, type Device, exitProcess, startProcess, type World } from './world.ts';
@@ -88,6 +89,7 @@ async function serve(world: World, device: Device, process: VirtualProcess): Pro
         msPerSample: () => scenario.msPerSample * device.slowness,
         epoch: () => device.epoch,
         samplesIn: world.samplesIn,
+        ...bug?.world,
         violate: (what) => process.state === 'running' && witness.violate(`${device.name}, ${what}`),
       });
       return bug?.stage?.(stage, device.name) ?? stage;

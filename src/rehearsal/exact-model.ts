@@ -1,11 +1,10 @@
 // A model of which every number is exact: arithmetic on integers modulo a prime, so that sums come out the same in any
 // order and on any split, and one sample lost or counted twice, one stale tensor, one weight of another round changes
-// all that follows. The oracle is here, too: the same training on one device, written out.
+// all that follows. exact-oracle.ts has the same training on one device, written out.
 //
 // Sample rows are [value, sample, round, epoch], state is [value, version]; the version of weights, momentum and
 // statistics is the number of rounds that they have seen.
 
-import { defined } from '../assert.ts';
 import type { CutTensor, Layer, LayerSequence } from '../graph/layers.ts';
 import { type Tensor, wrap } from '../graph/tensor.ts';
 import { hash32 } from '../random.ts';
@@ -36,6 +35,9 @@ export const layerRules = {
   statistic: (before: number, outputSum: number): number => mod(before + outputSum),
   momentum: (before: number, gradientSum: number, scale: number, weight: number, learningRate: number): number =>
     mod(before * 3 + mod(gradientSum) * scale + weight + learningRate),
+  /** What stands for the mean of versions of a weight. Of one, it is that. */
+  mean: (versions: readonly number[]): number =>
+    versions.length === 1 ? (versions[0] as number) : mod(versions.reduce((sum, weight) => mod(sum * 3 + weight), 0)),
   weight: (before: number, momentum: number, step: number): number => mod(before + momentum * 7 + step),
 } as const;
 
@@ -201,7 +203,7 @@ export function writeRow(rows: Float32Array, index: number, { value, sample, rou
 }
 
 /** The training as every device gets it; the momentum optimizer stands for there being optimizer state. */
-export function trainingSpec(seed: number, batchSize: number, isClipped: boolean): TrainingSpec {
+export function trainingSpec(seed: number, batchSize: number, isClipped: boolean, aggregate = 0): TrainingSpec {
   const optimizer = {
     kind: 'sgd',
     momentum: 0.5,
@@ -211,112 +213,8 @@ export function trainingSpec(seed: number, batchSize: number, isClipped: boolean
     beta2: 0,
     epsilon: 1,
   } as const;
-  return { batchSize, loss: 'mse', optimizer, clipNorm: isClipped ? 1 : null, seed, frozen: [] };
-}
-
-/** The training on one device: what every run must come to. */
-export class Oracle {
-  readonly #seed: number;
-  readonly #layerCount: number;
-  readonly #sizes: BatchSizes;
-  readonly #isClipped: boolean;
-  readonly #staleness: number;
-  /** By round: [weight, momentum, statistic] of each layer before it. */
-  readonly #states: (readonly (readonly [number, number, number])[])[];
-  readonly #losses: number[] = [];
-
-  constructor(
-    options: BatchSizes & {
-      readonly seed: number;
-      readonly layerCount: number;
-      readonly isClipped: boolean;
-      /** The gradient of round t is that at version max(0, t − staleness). Default 0. */
-      readonly staleness?: number;
-    },
-  ) {
-    this.#seed = options.seed;
-    this.#layerCount = options.layerCount;
-    this.#sizes = options;
-    this.#isClipped = options.isClipped;
-    this.#staleness = options.staleness ?? 0;
-    const { parameter, buffer } = initialRunState(options.seed, options.layerCount);
-    const first = Array.from({ length: options.layerCount }, (_, layer) => {
-      const names = stateNames(layer);
-      return [valueIn(parameter.get(names.parameter)), 0, valueIn(buffer.get(names.buffer))] as const;
-    });
-    this.#states = [first];
-  }
-
-  /** The sum of the losses of a round's samples. */
-  lossSum(round: number): number {
-    this.#trainTo(round + 1);
-    return defined(this.#losses[round], 'a loss');
-  }
-
-  /** What is wrong with a state that should be that after `round` rounds; undefined when nothing is. */
-  difference(state: RunState, round: number): string | undefined {
-    this.#trainTo(round);
-    const layers = defined(this.#states[round], 'a state');
-    for (const [layer, [weight, momentum, statistic]] of layers.entries()) {
-      const names = stateNames(layer);
-      const expected = [
-        ['parameter', names.parameter, weight],
-        ['buffer', names.buffer, statistic],
-        ['optimizer', names.optimizer, momentum],
-      ] as const;
-      for (const [role, name, value] of expected) {
-        if (role === 'optimizer' && round === 0 && !state.optimizer.has(name)) continue;
-        const found = state[role].get(name)?.data;
-        if (found === undefined) return `${name} is missing`;
-        if (found[0] !== value || found[1] !== round)
-          return `${name} is ${found[0]} of round ${found[1]}, not the ${value} of round ${round}`;
-      }
-    }
-    return undefined;
-  }
-
-  #trainTo(round: number): void {
-    while (this.#states.length <= round) this.#trainRound(this.#states.length - 1);
-  }
-
-  #trainRound(round: number): void {
-    const before = defined(this.#states[round], 'a state');
-    const read = defined(this.#states[Math.max(0, round - this.#staleness)], 'a state');
-    const gradientSums = new Array<number>(this.#layerCount).fill(0);
-    const outputSums = new Array<number>(this.#layerCount).fill(0);
-    let lossSum = 0;
-    for (let place = 0; place < samplesIn(this.#sizes, round); place++) {
-      const sample = sampleAt(this.#seed, round, place);
-      const values = [sample.value];
-      for (const [layer, [weight]] of read.entries()) {
-        values.push(layerRules.forward(values[layer] as number, weight, layer));
-        outputSums[layer] = (outputSums[layer] as number) + (values[layer + 1] as number);
-      }
-      const output = values[this.#layerCount] as number;
-      lossSum += layerRules.loss(output, sample.label);
-      let gradient = layerRules.lossGradient(output, sample.label);
-      for (let layer = this.#layerCount - 1; layer >= 0; layer--) {
-        const input = values[layer] as number;
-        gradientSums[layer] = (gradientSums[layer] as number) + layerRules.weightGradient(gradient, input, sample.id);
-        gradient = layerRules.inputGradient(gradient, (read[layer] as readonly number[])[0] as number, input);
-      }
-    }
-    this.#losses.push(lossSum);
-    const norm = gradientSums.reduce((sum, gradient) => sum + layerRules.norm(gradient), 0);
-    const scale = this.#isClipped ? gradientScale(norm) : 1;
-    this.#states.push(
-      before.map(([weight, momentum, statistic], layer) => {
-        const moved = layerRules.momentum(momentum, gradientSums[layer] as number, scale, weight, learningRate(round));
-        return [
-          layerRules.weight(weight, moved, round + 1),
-          moved,
-          layerRules.statistic(statistic, outputSums[layer] as number),
-        ] as const;
-      }),
-    );
-  }
-}
-
-function valueIn(tensor: Tensor | undefined): number {
-  return Number(defined(tensor, 'a value').data[0]);
+  return {
+    ...{ batchSize, loss: 'mse', optimizer, clipNorm: isClipped ? 1 : null, seed, frozen: [] },
+    ...(aggregate === 0 ? {} : { aggregate }),
+  };
 }

@@ -104,11 +104,11 @@ export class ExactStage implements StagePort {
     this.#forget();
     this.#rests.clear();
     this.#first = first;
-    this.#state.weights.beginStream(first, this.#staleness);
+    this.#state.beginStream(first, this.#staleness, this.#options.aggregation);
   }
 
   get #staleness(): number {
-    return this.#options.staleness ?? this.#world.staleness ?? 0;
+    return this.#options.staleness ?? 0;
   }
 
   returnTo(round: number): void {
@@ -146,8 +146,7 @@ export class ExactStage implements StagePort {
     this.#forget([firstInFlight, round]);
     this.keepVersion(round);
     this.#sums.set(round, beginSums(this.#layers.map((layer) => this.#state.layer(layer).buffer)));
-    for (const layer of this.#layers)
-      this.#state.checkVersions(layer, ['parameter', 'buffer'], Math.max(0, round - (this.#world.staleness ?? 0)));
+    for (const layer of this.#layers) this.#state.checkVersions(layer, ['parameter', 'buffer'], round);
   }
 
   /** Forgets micro-batches and sums of all rounds but [first, end). */
@@ -201,10 +200,8 @@ export class ExactStage implements StagePort {
   #checkRead(round: number, weights: Weights): void {
     if (this.#first === undefined) return;
     const due = Math.max(this.#first, round - this.#staleness);
-    for (const layer of this.#layers) {
-      const version = this.#state.versionOf(layer, weights);
-      if (version !== due) this.#violate(`round ${round} reads version ${version} of layer ${layer}, not ${due}`);
-    }
+    const read = this.#layers.map((layer) => this.#state.versionOf(layer, weights));
+    if (read.some((version) => version !== due)) this.#violate(`round ${round} reads versions ${read}, not ${due}`);
   }
 
   /** The samples' labels, which come with their samples; zeros where there are none. */
@@ -273,15 +270,17 @@ export class ExactStage implements StagePort {
     if (rate !== learningRate(round)) this.#violate(`the update has the rate ${rate}`);
     if (step !== round + 1) this.#violate(`the update calls itself step ${step}`);
     const [{ gradients, outputs }, isStream] = [this.#sumsOf(round), this.#first !== undefined];
+    const bases = this.#state.meansFor(this.#world.aggregatesLate === true ? round - 1 : round);
     this.#state.weights.advance();
     for (const [index, layer] of this.#layers.entries()) {
       this.#state.checkVersions(layer, isStream ? ['parameter', 'optimizer', 'buffer'] : ['optimizer'], round);
       const sums = { gradient: gradients[index] as number, output: isStream ? (outputs[index] as number) : undefined };
-      this.#state.update(layer, sums, { learningRate: rate, gradientScale, step });
+      this.#state.update(layer, sums, { learningRate: rate, gradientScale, step }, bases[index]);
     }
     this.#sums.delete(round);
     this.#rests.delete(round);
     if (isStream) this.keepVersion(round + 1);
+    if (this.#world.forgetsEarly === true && this.#staleness > 0) this.#state.forget(round);
     void this.#computed(0);
   }
 

@@ -2,10 +2,12 @@
 // The production's StageState and WeightVersions hold it.
 
 import { defined } from '../assert.ts';
+import type { StageOptions } from '../runtime/device/stage-graphs.ts';
 import { StageState } from '../runtime/device/stage-state.ts';
 import type { UpdateOptions } from '../runtime/device/stage-update.ts';
 import { type Weights, WeightVersions } from '../runtime/device/weight-versions.ts';
 import type { StateRole } from '../runtime/protocol/messages.ts';
+import { type Aggregation, aggregatedSpan, aggregatedVersions } from '../training/aggregation.ts';
 import type { ExactEngine } from './exact-engine.ts';
 import { layerRules, stateNames, versioned } from './exact-model.ts';
 
@@ -25,6 +27,9 @@ export class ExactState {
   readonly #engine: ExactEngine;
   readonly #layers: readonly number[];
   readonly #violate: (what: string) => void;
+  /** Of a stream whose weights are aggregated. */
+  #aggregation: Aggregation | undefined;
+  #versionLimit = maxVersionCount;
 
   constructor(engine: ExactEngine, layers: readonly number[], violate: (what: string) => void) {
     this.kept = new StageState(engine, []);
@@ -49,7 +54,7 @@ export class ExactState {
   keepVersion(round: number): void {
     this.kept.keep(round);
     const { versions } = this.kept;
-    if (versions.length > maxVersionCount) this.#violate(`the versions ${versions.join(' ')} are kept`);
+    if (versions.length > this.#versionLimit) this.#violate(`the versions ${versions.join(' ')} are kept`);
   }
 
   /** A layer's live state. */
@@ -84,15 +89,44 @@ export class ExactState {
     this.kept.set(role, stateNames(layer)[role], this.#engine.upload(versioned(value, version)));
   }
 
-  /** A layer's update with a round's sums; `output`: what its statistic grows by now. */
+  /** A stream begins with what is live, as version `first`. */
+  beginStream(first: number, staleness: number, aggregation: StageOptions['aggregation']): void {
+    this.#aggregation = aggregation && { ...aggregation, firstVersion: first };
+    this.weights.beginStream(first, staleness, aggregation === undefined ? 0 : aggregatedSpan(aggregation));
+    this.#versionLimit = maxVersionCount + staleness + 2;
+  }
+
+  /** A planted mistake: lets go of a version of the weights that rounds to come read. */
+  forget(version: number): void {
+    for (const value of Object.values(this.weights.at(version))) this.kept.release(value);
+  }
+
+  /** By layer: what stands for the mean of versions that a round's update is applied to; nothing where none is due. */
+  meansFor(round: number): readonly number[] {
+    if (this.#aggregation === undefined || round < this.#aggregation.firstVersion) return [];
+    const versions = aggregatedVersions(round, this.#aggregation);
+    if (versions.length < 2) return [];
+    return this.#layers.map((layer) =>
+      layerRules.mean(
+        versions.map((version) => this.weight(layer, { parameters: this.weights.at(version), filters: () => ({}) })),
+      ),
+    );
+  }
+
+  /**
+   * A layer's update with a round's sums. `output`: what its statistic grows by now. `mean`: what is updated in place
+   * of the weight.
+   */
   update(
     layer: number,
     { gradient, output }: { readonly gradient: number; readonly output: number | undefined },
     { learningRate, gradientScale, step }: UpdateOptions,
+    mean: number | undefined,
   ): void {
     const { parameter, optimizer, buffer } = this.layer(layer);
-    const moved = layerRules.momentum(optimizer[0], gradient, gradientScale, parameter[0], learningRate);
-    this.set('parameter', layer, [layerRules.weight(parameter[0], moved, step), parameter[1] + 1]);
+    const base = mean ?? parameter[0];
+    const moved = layerRules.momentum(optimizer[0], gradient, gradientScale, base, learningRate);
+    this.set('parameter', layer, [layerRules.weight(base, moved, step), parameter[1] + 1]);
     this.set('optimizer', layer, [moved, optimizer[1] + 1]);
     const statistic = output === undefined ? buffer[0] : layerRules.statistic(buffer[0], output);
     this.set('buffer', layer, [statistic, buffer[1] + 1]);

@@ -14,10 +14,12 @@ export interface StageWorld {
   violate(what: string): void;
   /** The samples of a round. Default: those of a batch. */
   samplesIn?(round: number): number;
-  /** Rounds by which weights may lag behind the round that reads them. Default: 0, a synchronous run. */
-  readonly staleness?: number;
   /** Default: `held`. A backward pass that reads the weights as they are is a mistake, planted to be found. */
   readonly backwardReads?: 'held' | 'live';
+  /** A planted mistake: weights are averaged one update after the one that is due. */
+  readonly aggregatesLate?: boolean | undefined;
+  /** A planted mistake: a version of the weights has one holder fewer than rounds that read it. */
+  readonly forgetsEarly?: boolean | undefined;
 }
 
 /** A micro-batch between its forward and its backward pass. */

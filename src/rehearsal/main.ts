@@ -3,8 +3,8 @@
 
 import { parseArgs } from 'node:util';
 import { InputError } from '../errors.ts';
+import { type RehearsedModes, scenarioIn } from './modes.ts';
 import { rehearse } from './rehearse.ts';
-import { scenarioOf } from './scenario.ts';
 import { rehearseOnThreads, type SeedSummary } from './seeds.ts';
 
 const usage = `Rehearses runs on virtual devices, each with the faults of its seed, and checks after every event what
@@ -16,12 +16,14 @@ must hold.
   --seeds N     how many seeds (default 1000; with --trace 1)
   --start S     the first seed (default 0)
   --threads T   worker threads (default 2)
+  --modes M     sync (default) | async, where rounds overlap | mixed
   --trace       prints the scenario and every event`;
 
 interface Flags {
   readonly seeds: number;
   readonly start: number;
   readonly threads: number;
+  readonly modes: RehearsedModes;
   readonly trace: boolean;
   readonly help: boolean;
 }
@@ -32,6 +34,7 @@ function readFlags(): Flags {
       seeds: { type: 'string' },
       start: { type: 'string', default: '0' },
       threads: { type: 'string', default: '2' },
+      modes: { type: 'string', default: 'sync' },
       trace: { type: 'boolean', default: false },
       help: { type: 'boolean', default: false },
     },
@@ -45,16 +48,22 @@ function readFlags(): Flags {
     seeds: number('seeds', 1, values.seeds ?? (values.trace ? '1' : '1000')),
     start: number('start', 0, values.start),
     threads: Math.min(64, number('threads', 1, values.threads)),
+    modes: modesOf(values.modes),
     trace: values.trace,
     help: values.help,
   };
 }
 
+function modesOf(text: string): RehearsedModes {
+  if (text === 'sync' || text === 'async' || text === 'mixed') return text;
+  throw new InputError(`--modes ${text} must be sync, async or mixed.`);
+}
+
 /** Runs one seed after the other and prints every event. Returns how many had violations. */
-async function trace({ start, seeds }: Flags): Promise<number> {
+async function trace({ start, seeds, modes }: Flags): Promise<number> {
   let failureCount = 0;
   for (let seed = start; seed < start + seeds; seed++) {
-    const scenario = scenarioOf(seed);
+    const scenario = scenarioIn(modes, seed);
     console.log(JSON.stringify(scenario, undefined, 2));
     const report = await rehearse(scenario, { isTraced: true });
     for (const line of report.lines ?? []) console.log(line);
@@ -81,11 +90,11 @@ function describe(
 }
 
 /** Returns how many seeds had violations. */
-async function runAll({ start, seeds, threads }: Flags): Promise<number> {
+async function runAll({ start, seeds, threads, modes }: Flags): Promise<number> {
   const startMs = performance.now();
   const isTerminal = process.stderr.isTTY;
   const summary = await rehearseOnThreads(
-    { first: start, end: start + seeds },
+    { first: start, end: start + seeds, modes },
     {
       threadCount: threads,
       onProgress: ({ seedCount }) => isTerminal && process.stderr.write(`\r${seedCount} of ${seeds}`),
@@ -95,7 +104,8 @@ async function runAll({ start, seeds, threads }: Flags): Promise<number> {
   console.log(describe(summary, (performance.now() - startMs) / 1000));
   for (const { seed, violations } of summary.failures.slice(0, 20)) {
     console.log(
-      `\nseed ${seed} broke what must hold; see it again: npm run simulate:faults -- --start ${seed} --trace`,
+      `\nseed ${seed} broke what must hold; see it again: ` +
+        `npm run simulate:faults -- --start ${seed} --modes ${modes} --trace`,
     );
     for (const violation of violations) console.log(`  ${violation}`);
   }

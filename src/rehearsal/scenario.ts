@@ -69,6 +69,8 @@ export interface Scenario {
   readonly memoryMiB: number;
   readonly layerCount: number;
   readonly isClipped: boolean;
+  /** K of weight aggregation, where rounds overlap. Absent, as in all synchronous scenarios: never. */
+  readonly aggregate?: number;
   readonly endRound: number;
   readonly checkpointEvery: number;
   /** Rounds between copies of single-device stages; 0: no copies. */

@@ -2,14 +2,16 @@
 
 import { Worker } from 'node:worker_threads';
 import { hash32 } from '../random.ts';
+import { type RehearsedModes, scenarioIn } from './modes.ts';
 import { type RehearsalReport, rehearse } from './rehearse.ts';
-import { scenarioOf } from './scenario.ts';
 
 /** The seeds [first, end), and the mistake that is built in. */
 export interface SeedRange {
   readonly first: number;
   readonly end: number;
   readonly bug?: string;
+  /** Default: synchronous runs. */
+  readonly modes?: RehearsedModes;
 }
 
 /** The results of many rehearsals. */
@@ -66,9 +68,10 @@ function summaryOf(report: RehearsalReport): SeedSummary {
 }
 
 /** Rehearses a range in this thread. */
-export async function rehearseSeeds({ first, end }: SeedRange): Promise<SeedSummary> {
+export async function rehearseSeeds({ first, end, modes = 'sync' }: SeedRange): Promise<SeedSummary> {
   let summary = noSeeds;
-  for (let seed = first; seed < end; seed++) summary = merged(summary, summaryOf(await rehearse(scenarioOf(seed))));
+  for (let seed = first; seed < end; seed++)
+    summary = merged(summary, summaryOf(await rehearse(scenarioIn(modes, seed))));
   return summary;
 }
 
@@ -77,14 +80,14 @@ const seedsAtOnce = 50;
 
 /** Rehearses a range over `threadCount` threads. `onProgress` gets the sum so far. */
 export async function rehearseOnThreads(
-  { first, end }: SeedRange,
+  { first, end, modes = 'sync' }: SeedRange,
   { threadCount, onProgress }: { readonly threadCount: number; readonly onProgress: (summary: SeedSummary) => void },
 ): Promise<SeedSummary> {
   let next = first;
   let summary = noSeeds;
   const take = (): SeedRange | undefined => {
     if (next >= end) return undefined;
-    const range = { first: next, end: Math.min(end, next + seedsAtOnce) };
+    const range = { first: next, end: Math.min(end, next + seedsAtOnce), modes };
     next = range.end;
     return range;
   };

@@ -6,7 +6,9 @@ import type { CoordinatorOptions } from '../runtime/coordinator/options.ts';
 import type { StagePort } from '../runtime/device/stage.ts';
 import type { Disk } from '../storage/disk.ts';
 import type { Frame } from '../transport/link.ts';
-import { Oracle, samplesIn } from './exact-model.ts';
+import { samplesIn } from './exact-model.ts';
+import { Oracle } from './exact-oracle.ts';
+import type { StageWorld } from './exact-world.ts';
 import type { Scenario } from './scenario.ts';
 import { VirtualDisk } from './virtual-disk.ts';
 import { VirtualNetwork } from './virtual-network.ts';
@@ -19,6 +21,8 @@ export interface Bug {
   readonly step?: NonNullable<CoordinatorOptions['step']>;
   stage?(stage: StagePort, device: string): StagePort;
   disk?(disk: Disk): Disk;
+  /** Of stages. */
+  readonly world?: Pick<StageWorld, 'backwardReads' | 'aggregatesLate' | 'forgetsEarly'>;
   /** The frames that a process receives for one that has arrived. */
   frame?(frame: Frame, way: FrameWay): readonly Frame[];
 }
@@ -89,7 +93,7 @@ export function createWorld(
     witness: new Witness(time, { isTraced }),
     network,
     disk: new VirtualDisk(createRandom(scenario.seed, 4), ['/run']),
-    oracle: new Oracle(sizes),
+    oracle: new Oracle(sizes), // of an asynchronous run, until its first stream begins
     samplesIn: (round) => samplesIn(sizes, round),
     devices: new Map(),
     frameCount: 0,

@@ -17,7 +17,8 @@ export type RunFile =
   | 'trace.json'
   | 'model.onnx'
   | 'labels.txt'
-  | 'data.json';
+  | 'data.json'
+  | 'tokenizer.json';
 
 /** One line of metrics.jsonl. A loss that is no number stands as null. */
 export interface MetricsLine {

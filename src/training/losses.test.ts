@@ -27,9 +27,9 @@ interface LossCase {
   readonly gradient: readonly number[];
 }
 
-const cases = JSON.parse(
-  readFileSync(join(fixtureFolder('pytorch'), 'optimizers', 'losses.json'), 'utf8'),
-) as readonly LossCase[];
+const cases = ['losses.json', 'more-losses.json'].flatMap(
+  (name) => JSON.parse(readFileSync(join(fixtureFolder('pytorch'), 'optimizers', name), 'utf8')) as readonly LossCase[],
+);
 
 interface LossResult {
   readonly loss: number;

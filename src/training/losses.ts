@@ -1,7 +1,7 @@
 // The losses as graphs: value, correct predictions and the gradient in one run, for a device's share of a round's
 // samples. The sums over shares, micro-batches and replicas are those of the whole batch; per sample they are PyTorch's
-// CrossEntropyLoss, MSELoss and BCEWithLogitsLoss with reduction='mean'. Labels are checked when data is read
-// (data/labels.ts), not here.
+// CrossEntropyLoss, MSELoss, L1Loss, HuberLoss and BCEWithLogitsLoss with reduction='mean', and the focal loss. Labels
+// are checked when data is read (data/labels.ts), not here.
 
 import { assert } from '../assert.ts';
 import { InputError } from '../errors.ts';
@@ -11,13 +11,21 @@ import { dataTypeCode } from '../graph/operators/data-types.ts';
 import { type ElementType, elementCount, isFloat, sameShape, type ValueType } from '../graph/tensor.ts';
 
 /** The losses by name. */
-export const lossKinds = ['cross-entropy', 'binary-cross-entropy', 'mse'] as const;
+export const lossKinds = ['cross-entropy', 'focal', 'binary-cross-entropy', 'mse', 'l1', 'huber'] as const;
 
 export type LossKind = (typeof lossKinds)[number];
 
+/** The losses of numbers, which take a target for each output. */
+export type NumberLoss = 'mse' | 'l1' | 'huber';
+
+/** Whether a loss compares numbers, of which none is right or wrong. */
+export function isNumberLoss(kind: LossKind): kind is NumberLoss {
+  return kind === 'mse' || kind === 'l1' || kind === 'huber';
+}
+
 /** Whether a loss knows right predictions. */
 export function countsCorrect(kind: LossKind): boolean {
-  return kind !== 'mse';
+  return !isNumberLoss(kind);
 }
 
 /** The label that is left out, of data in which some are. */
@@ -40,14 +48,14 @@ export interface LossOptions {
  * Inputs: `logits`, `labels`, and `scale`, a float32 scalar: 1 / the batch size of the round. Outputs:
  * - `loss`: scalar, the sum of the samples' losses; a sample with several label positions counts with their mean.
  * float32, or float64 for float64 logits.
- * - `correct`: not of mse, scalar of the same type: the number of correct predictions; a sample with several positions
- * counts by its correct fraction.
+ * - `correct`: not of losses of numbers, scalar of the same type: the number of correct predictions; a sample with
+ * several positions counts by its correct fraction.
  * - `gradient`: of loss · scale, with the type and shape of the logits.
  *
  * Cross-entropy takes class numbers (any integer type) for logits [n, C, d…] or, if that does not fit, [n, d…, C]; or a
- * distribution of the logits' own shape, classes on axis 1. Binary cross-entropy takes a label in [0, 1] for each
- * logit, mse a target for each output. Dimensions of 1 after the batch count for nothing on either side. Throws
- * InputError if the shapes do not fit, and for an output that is not float.
+ * distribution of the logits' own shape, classes on axis 1. Focal takes class numbers alike. Binary cross-entropy takes
+ * a label in [0, 1] for each logit, losses of numbers a target for each output. Dimensions of 1 after the batch count
+ * for nothing on either side. Throws InputError if the shapes do not fit, and for an output that is not float.
  */
 export function lossGraph(kind: LossKind, logits: ValueType, labels: ValueType, options: LossOptions = {}): Graph {
   const { labelSmoothing = 0, ignoresNegative = false } = options;
@@ -62,6 +70,12 @@ export function lossGraph(kind: LossKind, logits: ValueType, labels: ValueType, 
   switch (kind) {
     case 'mse':
       return writer.meanSquaredError();
+    case 'l1':
+      return writer.absoluteError();
+    case 'huber':
+      return writer.huber();
+    case 'focal':
+      return writer.focal();
     case 'binary-cross-entropy':
       return writer.binaryCrossEntropy();
     case 'cross-entropy':
@@ -107,6 +121,71 @@ class LossWriter {
     this.#scalar('loss', e.emit('ReduceSumSquare', [difference], { keepdims: int(0) }), 1 / perSample);
     this.#gradient(e.emit('Mul', [difference, this.#factor(2 / perSample)]));
     return e.build('mse', ['loss', 'gradient']);
+  }
+
+  /** loss = Σ_n mean_i |x − y|, gradient = sign(x − y) · scale / elements of a sample. */
+  absoluteError(): Graph {
+    const e = this.#emitter;
+    const difference = this.#difference('l1');
+    return this.#ofNumbers('l1', e.emit('Abs', [difference]), e.emit('Sign', [difference]));
+  }
+
+  /** With d = x − y and c = d clipped to [−1, 1] (Huber 1964, δ = 1): loss = Σ_n mean_i c (d − c / 2), gradient = c. */
+  huber(): Graph {
+    const e = this.#emitter;
+    const difference = this.#difference('huber');
+    const clipped = e.emit('Clip', [difference, e.scalarLike(difference, -1), e.scalarLike(difference, 1)]);
+    const half = e.emit('Mul', [clipped, e.scalarLike(clipped, 0.5)]);
+    return this.#ofNumbers('huber', e.emit('Mul', [clipped, e.emit('Sub', [difference, half])]), clipped);
+  }
+
+  #difference(kind: NumberLoss): string {
+    const labels = this.#perOutput(kind, 'it needs one target for each output');
+    return this.#emitter.emit('Sub', [this.#cast('logits', this.#type), labels]);
+  }
+
+  /** The mean over a sample's outputs of losses that are given with their derivatives. */
+  #ofNumbers(kind: NumberLoss, losses: string, derivatives: string): Graph {
+    const e = this.#emitter;
+    const perSample = Math.max(1, elementCount(this.#logits.shape.slice(1)));
+    this.#scalar('loss', e.emit('ReduceSum', [losses], { keepdims: int(0) }), 1 / perSample);
+    this.#gradient(e.emit('Mul', [derivatives, this.#factor(1 / perSample)]));
+    return e.build(kind, ['loss', 'gradient']);
+  }
+
+  /**
+   * Of the probability p of the label's class (Lin et al. 2017, eq. 4, γ = 2): loss = −(1 − p)² log p; the gradient is
+   * cross-entropy's times (1 − p)² − 2 p (1 − p) log p.
+   */
+  focal(): Graph {
+    const e = this.#emitter;
+    const layout = classLayout(this.#logits.shape, this.#labels.shape);
+    if (layout === undefined) return this.#refuse('focal', 'it needs one class for each position off the class axis');
+    const matrix = this.#toMatrix('logits', layout);
+    const [rowCount, classCount] = e.shape(matrix) as [number, number];
+    const given = e.emit('Reshape', [this.#cast('labels', 'int64'), e.int64s([rowCount, 1])]);
+    const counted = this.#counted(given);
+    const labels = counted === undefined ? given : e.emit('Mul', [given, this.#cast(counted, 'int64')]);
+    const only = (value: string): string => (counted === undefined ? value : e.emit('Mul', [value, counted]));
+    const logSoftmax = e.emit('LogSoftmax', [matrix], { axis: int(-1) });
+    const logP = e.emit('GatherElements', [logSoftmax, labels], { axis: int(1) });
+    const p = e.emit('Exp', [logP]);
+    const rest = e.emit('Sub', [e.scalarLike(p, 1), p]);
+    const squared = e.emit('Mul', [rest, rest]);
+    const perSample = Math.max(1, elementCount(layout.positions));
+    const losses = only(e.emit('Mul', [squared, logP]));
+    this.#scalar('loss', e.emit('ReduceSum', [losses], { keepdims: int(0) }), -1 / perSample);
+    this.#correct(matrix, given, perSample);
+    const slope = e.emit('Mul', [e.emit('Mul', [p, rest]), e.emit('Mul', [logP, e.scalarLike(logP, 2)])]);
+    const weight = only(e.emit('Mul', [e.emit('Sub', [squared, slope]), this.#factor(1 / perSample)]));
+    const scaled = e.emit('Mul', [
+      e.emit('Exp', [logSoftmax]),
+      e.emit('Expand', [weight, e.int64s([rowCount, classCount])]),
+    ]);
+    const less = e.emit('Neg', [weight]);
+    const gradient = e.emit('ScatterElements', [scaled, labels, less], { axis: int(1), reduction: string('add') });
+    this.#gradient(this.#fromMatrix(gradient, layout));
+    return e.build('focal', ['loss', 'correct', 'gradient']);
   }
 
   /**

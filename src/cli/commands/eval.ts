@@ -1,5 +1,6 @@
 // asteroid eval: tests a trained model.
 
+import { dirname, join } from 'node:path';
 import type { Command } from 'commander';
 import { InputError } from '../../errors.ts';
 import { type ImportedModel, importModel } from '../../graph/onnx/import.ts';
@@ -9,9 +10,11 @@ import { readModel } from '../../runtime/host/models.ts';
 import { evaluate } from '../../runtime/host/session-here.ts';
 import { modelOfRun } from '../../runtime/host/trained.ts';
 import { loadDataset } from '../../storage/node/datasets.ts';
+import { defaultDataSettings } from '../../training/data/data-settings.ts';
 import { readUse } from '../../training/data/preparation.ts';
 import { lossKinds } from '../../training/losses.ts';
-import { pictureInputOf } from '../fit-model.ts';
+import { isThere } from '../files.ts';
+import { pictureInputOf, textInputOf } from '../fit-model.ts';
 import { collected, engineName, integer, positive } from '../flag-values.ts';
 import { createOutput } from '../output.ts';
 import { grouped } from '../terminal.ts';
@@ -22,6 +25,7 @@ interface EvalCommandOptions {
   readonly inputShape: readonly string[];
   readonly data?: string;
   readonly loss?: string;
+  readonly tokenizer?: string;
   readonly output?: string;
   readonly ignoreLabel?: string;
   readonly threads: string;
@@ -40,6 +44,7 @@ export function addEval(program: Command): Command {
     .option('--loss <NAME>', `${lossKinds.join(' | ')} (default: the loss of its training, else cross-entropy)`)
     .option('--output <NAME>', "the model's output that the loss takes (default: its first)")
     .option('--ignore-label <N>', 'labels that are left out, such as 255; -100 always is')
+    .option('--tokenizer <FILE>', 'the tokenizer.json of a model for texts (default: that of the run)')
     .option('--input-shape <NAME=SHAPE>', 'sizes that the model leaves open, as x=N,3,224,224', collected, [])
     .option('--threads <N>', 'compute threads', '1')
     .option('--engine <NAME>', 'onnxruntime | reference', 'onnxruntime')
@@ -57,8 +62,11 @@ async function evalModel(options: EvalCommandOptions): Promise<void> {
   const model = await modelOf(options);
   const { loss: own = 'cross-entropy', preparation, classNames } = readUse(metadataOf(model.proto)) ?? {};
   const loss = given ?? own;
+  const tokenizer = options.tokenizer ?? (await tokenizerBeside(options));
   const { train, test } = await loadDataset(options.data, {
     picture: pictureInputOf(model.graph),
+    text: textInputOf(model.graph),
+    settings: { ...defaultDataSettings, ...(tokenizer === undefined ? {} : { tokenizer }) },
     preparation,
     ...(classNames === undefined ? {} : { classNames }),
   });
@@ -68,16 +76,24 @@ async function evalModel(options: EvalCommandOptions): Promise<void> {
     ...(options.ignoreLabel === undefined ? {} : { ignoreLabel: integer('--ignore-label', options.ignoreLabel) }),
     engine: engineName(options.engine),
     threads: positive('--threads', options.threads),
+    onWarning: (message) => output.observe({ kind: 'warning', message }),
   });
   output.json(result);
   if (output.isJson) return;
   const { terminal } = output;
   if (result.accuracy !== null) terminal.section('Accuracy', `${(result.accuracy * 100).toFixed(2)} %`);
   terminal.section('Loss', result.loss.toFixed(6));
+  if (result.perplexity !== undefined) terminal.section('Perplexity', result.perplexity.toPrecision(6));
   terminal.section(
     'Samples',
     `${grouped(result.sampleCount)}${test === undefined ? '' : ' (the test part of the data)'}`,
   );
+}
+
+/** The tokenizer in the folder of a run, if it has one. */
+async function tokenizerBeside({ model, run }: EvalCommandOptions): Promise<string | undefined> {
+  const path = join(run ?? dirname(model ?? '.'), 'tokenizer.json');
+  return (await isThere(path)) ? path : undefined;
 }
 
 async function modelOf({ model, run, inputShape }: EvalCommandOptions): Promise<ImportedModel> {

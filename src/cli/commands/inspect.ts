@@ -12,6 +12,7 @@ import { counted, grouped, labelWidth, type Terminal } from '../terminal.ts';
 interface InspectOptions {
   readonly model?: string;
   readonly inputShape: readonly string[];
+  readonly output?: string;
   readonly json?: boolean;
 }
 
@@ -27,6 +28,7 @@ export function addInspect(program: Command): Command {
       collected,
       [],
     )
+    .option('--output <NAME>', "the model's output that the loss takes (default: its first)")
     .addHelpText('after', '\nExample:\n  $ asteroid inspect --model net.onnx')
     .action((options: InspectOptions) => inspect(options));
 }
@@ -35,7 +37,7 @@ async function inspect(options: InspectOptions): Promise<void> {
   const output = createOutput(options);
   if (options.model === undefined)
     throw new InputError('--model is missing: give an .onnx file or the name of a built-in model.');
-  const description = await describeFile(options.model, options.inputShape.map(parseInputShape));
+  const description = await describeFile(options.model, options.inputShape.map(parseInputShape), options.output);
   output.json({ model: options.model, ...description });
   if (!output.isJson) print(options.model, description, output.terminal);
 }

@@ -157,13 +157,13 @@ interface Known {
 function trainingPlan(options: Asked, known: Known, output: Output): Promise<PlanSearch> {
   if (options.objective !== undefined || options.activationBits !== undefined)
     throw new InputError('--objective and --activation-bits are for inference: add --schedule inference.');
-  if (options.maxStaleness !== undefined) throw new InputError('--max-staleness needs --mode auto.');
   const schedule = scheduleOfMode(options.mode, options.schedule);
   return searchPlan(
     {
       ...questionOf(options, known),
       compress: compressMode(options.compress),
       ...(schedule === undefined ? {} : { schedule }),
+      ...staleLimit(options),
     },
     output,
     timeLimitMs(options),
@@ -213,8 +213,9 @@ function printStaleness(plan: Plan, terminal: Terminal): void {
     terminal.print(`rounds overlap: weights lag behind by ${staleness}, and a device keeps ${staleness + 1} versions`);
 }
 
-function staleLimit({ maxStaleness }: PlanCommandOptions): { readonly maxStaleness?: number } {
+function staleLimit({ mode, maxStaleness }: PlanCommandOptions): { readonly maxStaleness?: number } {
   if (maxStaleness === undefined) return {};
+  if (mode === 'sync') throw new InputError('--max-staleness needs --mode async or auto.');
   const rounds = Number(maxStaleness);
   if (!Number.isInteger(rounds) || rounds < 0)
     throw new InputError(`--max-staleness ${maxStaleness} must be a whole number of rounds, 0 or more.`);

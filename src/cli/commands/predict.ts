@@ -10,6 +10,7 @@ import { readModel } from '../../runtime/host/models.ts';
 import { predict } from '../../runtime/host/session-here.ts';
 import { loadSamples } from '../../storage/node/new-samples.ts';
 import { type ModelUse, readUse } from '../../training/data/preparation.ts';
+import { isNumberLoss } from '../../training/losses.ts';
 import { engineName, positive } from '../flag-values.ts';
 import { createOutput, type Output } from '../output.ts';
 
@@ -26,7 +27,7 @@ export function addPredict(program: Command): Command {
   return program
     .command('predict')
     .description('name what a trained model sees in new samples')
-    .argument('[FILES...]', 'pictures, or folders of them')
+    .argument('[FILES...]', 'pictures or folders of them; a table; texts, in a table or one a line')
     .option('--model <PATH>', 'the folder of a run, or its model.onnx')
     .option('--top <K>', 'classes to show for each sample, the likeliest first', '3')
     .option('--threads <N>', 'compute threads', '1')
@@ -79,7 +80,7 @@ function show(
   { use, top, output }: { readonly use: ModelUse; readonly top: number; readonly output: Output },
 ): void {
   const { loss, classNames = [] } = use;
-  if (loss === 'mse') {
+  if (isNumberLoss(loss)) {
     output.json({ sample: name, values: outputs });
     if (!output.isJson) output.terminal.print(`${name}  ${outputs.map((value) => value.toPrecision(6)).join(', ')}`);
     return;

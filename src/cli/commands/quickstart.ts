@@ -6,7 +6,7 @@ import { ownAddresses } from '../../runtime/host/addresses.ts';
 import { usedDeviceCount } from '../../runtime/run/choose-plan.ts';
 import { readRun } from '../inputs.ts';
 import { createOutput, interruptSignal } from '../output.ts';
-import { runInNewFolder } from '../run.ts';
+import { runInNewFolder, withLocalWorkers } from '../run.ts';
 import { resolveSettings } from '../settings.ts';
 import { command, duration, type Terminal } from '../terminal.ts';
 import { version } from '../version.ts';
@@ -48,8 +48,10 @@ async function quickstart(options: { json?: boolean; out?: string }): Promise<vo
       `${bold('Asteroid')} ${version}: a neural network learns digits over three worker processes of this machine\n`,
     );
   }
-  const run = await readRun(resolveSettings({ ...settings }, {}, ''), undefined, output);
-  const result = await runInNewFolder(run, options.out, output, signal);
+  const resolved = resolveSettings({ ...settings }, {}, '');
+  const result = await withLocalWorkers(resolved, async (localWorkers) =>
+    runInNewFolder(await readRun(resolved, undefined, output), options.out, { output, signal, localWorkers }),
+  );
   if (result.stopped) return;
   const { evaluation, plan, trainSeconds } = result;
   output.json({

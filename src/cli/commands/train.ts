@@ -10,7 +10,7 @@ import { withCodeFile } from '../code-file.ts';
 import { isThere, readConfig } from '../files.ts';
 import { readRun } from '../inputs.ts';
 import { createOutput, interruptSignal } from '../output.ts';
-import { runIn, runInNewFolder } from '../run.ts';
+import { runIn, runInNewFolder, withLocalWorkers } from '../run.ts';
 import { addSettingFlags, flagName, givenFlags, resolveSettings } from '../settings.ts';
 
 interface TrainOptions extends Record<string, unknown> {
@@ -63,17 +63,14 @@ async function train(options: TrainOptions): Promise<void> {
   const { resume, out, codeFile } = options;
   const output = codeFile === undefined ? plain : withCodeFile(codeFile, plain);
   const settings = await effectiveSettings(options);
-  const run = await readRun(settings, resume, output);
-  if (resume === undefined) await runInNewFolder(run, out, output, signal);
-  else {
+  await withLocalWorkers(settings, async (localWorkers) => {
+    const run = await readRun(settings, resume, output);
+    const surroundings = { output, signal, localWorkers };
+    if (resume === undefined) return runInNewFolder(run, out, surroundings);
     const onWarning = (message: string): void => output.observe({ kind: 'warning', message });
-    await runIn(
-      { folder: await resumeRunFolder(resume, run.machine.firstRound, { disk: nodeDisk, onWarning }) },
-      run,
-      output,
-      signal,
-    );
-  }
+    const folder = await resumeRunFolder(resume, run.machine.firstRound, { disk: nodeDisk, onWarning });
+    return runIn({ folder }, run, surroundings);
+  });
 }
 
 async function effectiveSettings({

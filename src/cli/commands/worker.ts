@@ -12,7 +12,7 @@ import { InputError } from '../../errors.ts';
 import { checkListening, isWildcard, parseAdvertised } from '../../runtime/host/addresses.ts';
 import { findCoordinator } from '../../runtime/host/discovery.ts';
 import { type Joined, type JoinOptions, joinRun } from '../../runtime/host/join.ts';
-import { joinCodeVariable } from '../../runtime/host/local-workers.ts';
+import { joinCodeVariable, readPlaceToJoin } from '../../runtime/host/local-workers.ts';
 import { type ProfiledEngine, startProfile } from '../../runtime/host/profile-apart.ts';
 import { profileCache } from '../../runtime/host/profile-cache.ts';
 import { createDeviceStore } from '../../runtime/host/security/device-store.ts';
@@ -81,7 +81,7 @@ export function addWorker(program: Command): Command {
     .option('--insecure', 'allow unencrypted links beyond this machine')
     .option(
       '--managed <COUNT>',
-      'one of COUNT workers that a coordinator started on this machine and that it ends on Ctrl-C',
+      'one of COUNT workers that a coordinator started on this machine, tells whom to join, and ends on Ctrl-C',
     )
     .addHelpText('after', '\nExample:\n  $ asteroid worker --join wss://192.168.1.20:7700\n  Join code: …')
     .action((options: WorkerCommandOptions) => work(options));
@@ -96,16 +96,21 @@ async function work(options: WorkerCommandOptions): Promise<void> {
   const isManaged = options.managed !== undefined;
   // The coordinator of a managed worker gets the same Ctrl-C from the terminal and ends its workers in good order.
   const signal = isManaged ? ignoreInterrupts() : interruptSignal(output, 'Leaving …');
-  const joinCode = codeOf(options, signal);
+  // A worker that waits to be told whom to join starts its engine meanwhile.
+  const starting = isManaged ? createComputeThread(engine) : undefined;
+  starting?.catch(() => {}); // told when it has joined
+  const told = isManaged ? await readPlaceToJoin(process.stdin) : undefined;
+  if (isManaged && told === undefined) process.exit();
+  const joinCode = told === undefined ? codeOf(options, signal) : () => Promise.resolve(told.joinCode);
   const join = async () =>
     joinRun({
-      url: options.join ?? (await find(output, signal, options.host)),
+      url: told?.url ?? options.join ?? (await find(output, signal, options.host)),
       maxMemoryMiB,
       joinCode,
       signal,
       clock: systemClock,
-      insecure: options.insecure === true,
-      createEngine: () => createComputeThread(engine),
+      insecure: told?.insecure ?? options.insecure === true,
+      createEngine: () => starting ?? createComputeThread(engine),
       startProfile: (job, onProgress) => startProfile(job, engine, onProgress),
       processWork: createProcessClock(engine),
       ...(options.name === undefined ? {} : { name: options.name }),

@@ -2,7 +2,7 @@
 // left out, the micro-batch size, for the throughput of many samples or the latency of a request. Exact where every
 // pipeline can be tried; else never worse than the others, with a lower bound. Pure and deterministic.
 
-import type { Plan, PlanLayout } from '../../cluster/cluster.ts';
+import type { Cluster, Plan, PlanLayout, Profile } from '../../cluster/cluster.ts';
 import { bytesInMiB } from '../../cluster/memory.ts';
 import { parseCluster, parseProfile } from '../../cluster/validate.ts';
 import { InputError } from '../../errors.ts';
@@ -195,6 +195,19 @@ export function* planInferenceSteps(input: InferencePlanInput): Steps<Plan> {
   return finished(best, isExact);
 }
 
+/** The plan with what it achieves on this cluster. Its devices all have samples. */
+export function predictedInference(plan: PlanLayout, profile: Profile, cluster: Cluster): Plan {
+  const { batchSize, microBatchSize, planner, compression } = plan;
+  const encoding = compression?.activation;
+  const problem = inferenceProblem({ profile, cluster, microBatchSize, encoding });
+  const layouts = plan.stages.map(({ layers, devices, samples }) => ({
+    ...{ layers, samples },
+    devices: devices.map((name) => problem.base.table.deviceIndex(name)),
+  }));
+  const asked = { planner, batchSize, encoding, objective: 'throughput' } as const;
+  return planOf(asked, rate(problem, layouts), boundsOf([problem]), false);
+}
+
 /** planInferenceSteps to its end, on the calling thread. */
 export function planInference(input: InferencePlanInput): Plan {
   const steps = planInferenceSteps(input);
@@ -227,7 +240,12 @@ function boundsOf(problems: readonly InferenceProblem[]): Bounds {
 }
 
 function planOf(
-  { planner, batchSize, objective, encoding }: InferencePlanInput,
+  {
+    planner,
+    batchSize,
+    objective,
+    encoding,
+  }: Pick<InferencePlanInput, 'planner' | 'batchSize' | 'objective' | 'encoding'>,
   { problem, layouts, periodMs, latencyMs }: Rated,
   bounds: Bounds,
   isOptimal: boolean,

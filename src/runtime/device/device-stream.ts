@@ -17,6 +17,8 @@ import type { UpdateOptions } from './stage-update.ts';
 
 /** What a stream needs from the outside world. */
 export interface StreamPorts extends Pick<RoundPorts, 'clock' | 'send' | 'receive' | 'failure'> {
+  /** Whether `updateOf` leaves the update to the caller. */
+  readonly isUpdatedLater: boolean;
   /** Resolves when version `number` is there, if its update is not queued in its place in the Program. */
   versionIsThere(number: number): Promise<void> | undefined;
   /**
@@ -24,6 +26,8 @@ export interface StreamPorts extends Pick<RoundPorts, 'clock' | 'send' | 'receiv
    * it later.
    */
   updateOf(round: number): Promise<UpdateOptions | undefined>;
+  /** Something that nobody waits for has failed. */
+  failed(error: unknown): void;
   /** The round is computed, and updated as far as `updateOf` said so. */
   closed(round: number, totals: Promise<RoundTotals>): void;
 }
@@ -41,6 +45,8 @@ export class DeviceStream {
   readonly #rests = new Map<number, RoundPart>();
   /** By round, until its update. */
   readonly #reductions = new Map<number, RoundReduction>();
+  /** By round, until its update: rounds that are closed before it. */
+  readonly #closing = new Map<number, Promise<void>>();
   /** The least and the most rounds by which instructions are ahead of their tick. */
   readonly offsets: readonly [least: number, most: number];
   /** Rounds [begin, end) are computed; earlier ones are done. */
@@ -103,7 +109,8 @@ export class DeviceStream {
     for (const instruction of instructions) {
       const round = tick + (instruction.round ?? 0);
       if (instruction.kind === 'update') {
-        await this.#update(round);
+        await (this.#closing.get(round) ?? this.#close(round));
+        this.#closing.delete(round);
         continue;
       }
       if (instruction.kind === 'all-reduce') this.#reductions.set(round, current.reduction);
@@ -113,11 +120,22 @@ export class DeviceStream {
         if (there !== undefined) await failure.guard(there);
       }
       await failure.guard(execute(current, instruction, () => {}));
+      if (instruction.kind === 'all-reduce' && this.#ports.isUpdatedLater) this.#closeWhenReduced(round);
     }
-    finishTick(current).catch((error: unknown) => failure.fail(error));
+    finishTick(current).catch((error: unknown) => this.#ports.failed(error));
   }
 
-  async #update(round: number): Promise<void> {
+  /**
+   * A round that is not updated in its place in the Program is closed as soon as it is reduced: what comes before the
+   * update may wait, on other devices, for what they make of this device's sums.
+   */
+  #closeWhenReduced(round: number): void {
+    const closing = this.#close(round);
+    closing.catch(() => {}); // seen at the update
+    this.#closing.set(round, closing);
+  }
+
+  async #close(round: number): Promise<void> {
     const { failure } = this.#ports;
     const reducing = this.#reductions.get(round)?.done();
     this.#reductions.delete(round);

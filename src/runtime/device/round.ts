@@ -1,4 +1,5 @@
-// Executes one round of a device's Program on a stage: the real-time twin of the simulator. Instructions are taken in
+// Executes one round of a device's Program on a stage, where rounds follow each other (device-stream.ts: where they
+// overlap): the real-time twin of the simulator. Instructions are taken in
 // order (instructions.ts); computing is queued on the engine and not waited for, sending happens as soon as a result is
 // there, receiving fills the mailbox meanwhile. Only a piece that has not arrived yet, or too many micro-batches queued
 // ahead, makes the Program wait.
@@ -33,26 +34,17 @@ export interface QueuedRound {
   readonly outcome: Promise<RoundOutcome>;
 }
 
-/** A stream of rounds of which some are in flight at once: instructions for rounds outside of it are skipped. */
-export interface Stream {
-  readonly firstRound: number;
-  readonly endRound: number;
-  readonly state: StreamState;
-}
-
 const noTotals: RoundTotals = { lossSum: 0, correctCount: 0, squaredNorm: 0, finite: true };
 
 /**
- * Runs the round (of an asynchronous Program: the tick of that number); resolves when all of its work is queued, so
- * that the engine need not wait for the next round while the sums of this one travel. `stream`: needed if the Program
- * has instructions for other rounds than the tick's.
+ * Runs the round; resolves when all of its work is queued, so that the engine need not wait for the next round while
+ * the sums of this one travel.
  */
 export async function runRound(
   program: DeviceProgram,
   stage: RoundStage,
   round: number,
   ports: RoundPorts,
-  stream?: Stream,
 ): Promise<QueuedRound> {
   const { clock, failure } = ports;
   const startMs = clock.now();
@@ -63,14 +55,10 @@ export async function runRound(
     receive: (key) => failure.guard(ports.receive(key)),
     giveResult: (frame) => failure.guard(defined(ports.giveResult, 'somebody who takes results')(frame)),
   };
-  const isSkipped = (instruction: Instruction): boolean => stream !== undefined && !isOf(stream, round, instruction);
-  const part = { ...program, instructions: program.instructions.filter((instruction) => !isSkipped(instruction)) };
-  const tick = beginTick({ program: part, stage, tick: round, ports: guarded }, stream?.state ?? new StreamState());
+  const tick = beginTick({ program, stage, tick: round, ports: guarded }, new StreamState());
   const times = isTraced(round) && ports.isUntraced !== true ? new InstructionTimes(clock, startMs) : undefined;
-  const offsets = program.instructions.map((instruction) => instruction.round ?? 0);
-  stage.beginRound(round, ports.updates.planned, round + Math.min(0, ...offsets));
+  stage.beginRound(round, ports.updates.planned);
   for (const [index, instruction] of program.instructions.entries()) {
-    if (isSkipped(instruction)) continue;
     const passedMs = times?.now() ?? 0;
     if (instruction.kind === 'update') {
       const updating = update(tick, instruction);
@@ -83,11 +71,6 @@ export async function runRound(
   const outcome = outcomeOf(tick, startMs, times);
   outcome.catch(() => {}); // the caller's, when it gets there
   return { outcome };
-}
-
-/** Whether an instruction is for a round of the stream: others are left out while the pipeline fills and drains. */
-function isOf({ firstRound, endRound }: Stream, tick: number, { round = 0 }: Instruction): boolean {
-  return tick + round >= firstRound && tick + round < endRound;
 }
 
 /** Notes the time of an instruction that has been passed, where that says when it was done. */

@@ -5,11 +5,12 @@ import { randomBytes } from 'node:crypto';
 import type { Clock } from '../../clock.ts';
 import { type Coordinator, createCoordinator } from '../coordinator/coordinator.ts';
 import type { CoordinatorEnd, CoordinatorOptions } from '../coordinator/options.ts';
+import type { LocalWorkers } from '../run/local-workers.ts';
 import type { ClusterOptions } from '../run/session.ts';
 import { dialledAt } from './addresses.ts';
 import { announceServer, serveWorkers } from './coordinator-server.ts';
 import { watchDrainRequests } from './drain-requests.ts';
-import { type LocalWorkers, startLocalWorkers } from './local-workers.ts';
+import { startLocalWorkers } from './local-workers.ts';
 import { openDoor, staysHere } from './security/admission.ts';
 
 /** How long the coordinator may take to tell what it heard from a worker that has ended. */
@@ -47,12 +48,11 @@ export async function runCluster(
       : watchDrainRequests(cluster.runFolder, (device) => coordinator.drain(device));
   let workers: LocalWorkers | undefined;
   try {
-    workers = startLocalWorkers({
-      count: cluster.localCount,
+    const { localCount: count, threads, engine, localWorkers } = cluster;
+    workers = localWorkers ?? startLocalWorkers({ count, threads, engine });
+    workers.join({
       url: server.urlAt(dialledAt(server.host)),
       joinCode,
-      threads: cluster.threads,
-      engine: cluster.engine,
       insecure: cluster.insecure,
       isAwaited: () => coordinator.isGathering,
     });

@@ -1,29 +1,21 @@
-// Worker processes on this machine, started and ended with the run. The join code reaches them through their
-// environment, never through the list of processes. Each ends by itself when its link to the coordinator ends, or else
-// is killed.
+// Worker processes on this machine, started and ended with the run, or a little before it: a process takes half a
+// second to begin, while which the run's model and data can be read. Whom to join, and the code, reach them through
+// their standard input, never through the list of processes. Each ends by itself when its link to the coordinator
+// ends, or when it is not told whom to join before the command ends, or else is killed.
 
 import { type ChildProcess, spawn } from 'node:child_process';
+import type { Readable } from 'node:stream';
+import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
+import { z } from 'zod';
 import { computeEnvironment } from '../../engine/node/host-node.ts';
 import { RunError } from '../../errors.ts';
+import type { LocalWorkers, PlaceToJoin } from '../run/local-workers.ts';
 
 export interface LocalWorkerOptions {
   readonly count: number;
-  readonly url: string;
-  readonly joinCode: string;
   readonly threads: number;
   readonly engine: 'onnxruntime' | 'reference';
-  /** The coordinator listens on an address of the network: its peers may be elsewhere. */
-  readonly insecure: boolean;
-  /** True while the run waits for its workers. One that ends later is a lost device like any other. */
-  isAwaited(): boolean;
-}
-
-export interface LocalWorkers {
-  /** Rejects when a worker ends while it is awaited; never resolves. */
-  readonly failed: Promise<never>;
-  /** Resolves when all processes have ended; processes that linger for 2 s after the links closed are killed. */
-  ended(): Promise<void>;
 }
 
 /** The environment variable that carries a join code. */
@@ -32,25 +24,44 @@ export const joinCodeVariable = 'ASTEROID_JOIN_CODE';
 const lingerMs = 2000;
 const keptErrorCharacters = 2000;
 
-/** Starts the processes; they join by themselves. */
+/** Starts the processes; they wait to be told whom to join. */
 export function startLocalWorkers(options: LocalWorkerOptions): LocalWorkers {
-  const workers = Array.from({ length: options.count }, (_, index) => startWorker(`worker-${index + 1}`, options));
+  let isAwaited = (): boolean => true;
+  const workers = Array.from({ length: options.count }, (_, index) =>
+    startWorker(`worker-${index + 1}`, options, () => isAwaited()),
+  );
   const failed = new Promise<never>((_, reject) => {
     for (const worker of workers) worker.failed.catch(reject);
   });
   failed.catch(() => {}); // read by the run, which may have ended already
+  const kill = (): void => {
+    for (const { child } of workers) if (child.exitCode === null && child.signalCode === null) child.kill('SIGKILL');
+  };
   return {
     failed,
+    join({ isAwaited: ask, ...place }) {
+      isAwaited = ask;
+      for (const { child } of workers) child.stdin?.end(`${JSON.stringify(place)}\n`);
+    },
     async ended() {
-      const timer = setTimeout(() => {
-        for (const { child } of workers)
-          if (child.exitCode === null && child.signalCode === null) child.kill('SIGKILL');
-      }, lingerMs);
+      const timer = setTimeout(kill, lingerMs);
       await Promise.all(workers.map(({ exited }) => exited));
       clearTimeout(timer);
     },
+    drop() {
+      isAwaited = () => false;
+      kill();
+    },
   };
 }
+
+/** In a worker: reads whom to join; undefined where the command that started it has ended instead. */
+export async function readPlaceToJoin(input: Readable): Promise<PlaceToJoin | undefined> {
+  const told = await text(input).catch(() => ''); // the command was killed
+  return told === '' ? undefined : placeSchema.parse(JSON.parse(told));
+}
+
+const placeSchema = z.object({ url: z.string(), joinCode: z.string(), insecure: z.boolean() });
 
 interface LocalWorker {
   readonly child: ChildProcess;
@@ -59,17 +70,18 @@ interface LocalWorker {
   readonly failed: Promise<never>;
 }
 
-function startWorker(name: string, options: LocalWorkerOptions): LocalWorker {
-  const { url, threads, engine, count, insecure, joinCode } = options;
+function startWorker(
+  name: string,
+  { threads, engine, count }: LocalWorkerOptions,
+  isAwaited: () => boolean,
+): LocalWorker {
   const command = fileURLToPath(new URL('../../cli/main.js', import.meta.url));
-  const flags = [
-    ...['--join', url, '--name', name, '--threads', String(threads), '--engine', engine, '--managed', String(count)],
-    ...(insecure ? ['--insecure'] : []),
-  ];
+  const flags = ['--name', name, '--threads', String(threads), '--engine', engine, '--managed', String(count)];
   const child = spawn(process.execPath, [command, 'worker', ...flags], {
-    env: { ...computeEnvironment(process.env), [joinCodeVariable]: joinCode },
-    stdio: ['ignore', 'ignore', 'pipe'],
+    env: computeEnvironment(process.env),
+    stdio: ['pipe', 'ignore', 'pipe'],
   });
+  child.stdin?.on('error', () => {}); // it has ended, and its end says so
   let errors = '';
   child.stderr?.setEncoding('utf8').on('data', (text: string) => {
     errors = (errors + text).slice(-keptErrorCharacters);
@@ -78,7 +90,7 @@ function startWorker(name: string, options: LocalWorkerOptions): LocalWorker {
     child.once('error', (error) => reject(new RunError(`${name} could not be started: ${error.message}.`)));
     child.once('close', (code) => {
       // A worker that is killed is noticed by its link; one that says why it failed says it here.
-      if (code !== 0 && code !== null && options.isAwaited())
+      if (code !== 0 && code !== null && isAwaited())
         reject(new RunError(`${name} ended: ${errors.trim() || `exit code ${code}`}`));
     });
   });

@@ -115,10 +115,14 @@ export async function readModel(path: string, inputShapes: readonly InputShape[]
 }
 
 /** Describes an .onnx file, also one that no run could use, or a built-in model. Throws InputError. */
-export async function describeFile(spec: string, inputShapes: readonly InputShape[] = []): Promise<ModelDescription> {
-  if (isZooSpec(spec)) return describeModel(exportGraph(buildModel(spec).graph));
+export async function describeFile(
+  spec: string,
+  inputShapes: readonly InputShape[] = [],
+  output?: string,
+): Promise<ModelDescription> {
+  if (isZooSpec(spec)) return describeModel(exportGraph(buildModel(spec).graph), {}, output);
   const bytes = await readModelFile(spec);
-  return named(spec, () => describeModel(bytes, { loadExternal: externalLoader(spec), inputShapes }));
+  return named(spec, () => describeModel(bytes, { loadExternal: externalLoader(spec), inputShapes }, output));
 }
 
 /** Reads parts of files beside the model. */

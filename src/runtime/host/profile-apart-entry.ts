@@ -22,9 +22,12 @@ async function measure({
   memoryBytes,
   engine,
 }: ProfileRequest): Promise<void> {
-  const { sequence, label } = modelOf(message, graph);
-  const thread = await createComputeThread(engine);
+  // The thread starts while the model is read.
+  const starting = createComputeThread(engine);
+  starting.catch(() => {}); // read below
   try {
+    const { sequence, label } = modelOf(message, graph);
+    const thread = await starting;
     const profile = await profileLayers(thread, sequence, {
       batchSizes,
       thoroughness,
@@ -37,7 +40,7 @@ async function measure({
     });
     await send({ profile });
   } finally {
-    await thread.close();
+    await starting.then((thread) => thread.close());
   }
 }
 

@@ -1,5 +1,6 @@
-// Compiled stages in the user's cache folder, bounded in size. Each is a file that is named by a hash of the stage and
-// the compiler, and begins with a hash of its content. A damaged file counts as absent.
+// Compiled stages, and first plans, in the user's cache folder, bounded in size. Each is a file that is named by a hash
+// of the stage and the compiler (of the question and the planner), and begins with a hash of its content. A damaged
+// file counts as absent.
 
 import { createHash } from 'node:crypto';
 import { readdir, readFile, rm, stat, utimes } from 'node:fs/promises';
@@ -26,12 +27,22 @@ const extension = '.stage';
 /** An older temporary file was left by a process that died. */
 const abandonedMs = 3_600_000;
 
+/** The store of first plans. */
+export function createPlanFiles(options: Omit<StageFilesOptions, 'compiler'> = {}): StageStore {
+  return createStageFiles({
+    folder: join(cacheFolder(), 'plans'),
+    maxBytes: 2 ** 24,
+    compiler: () => hashOfCode(plannerFolders),
+    ...options,
+  });
+}
+
 /** The store over files. */
 export function createStageFiles(options: StageFilesOptions = {}): StageStore {
   const {
     folder = join(cacheFolder(), 'stages'),
     maxBytes = 2 ** 29,
-    compiler = hashOfCode,
+    compiler = () => hashOfCode(compilerFolders),
     onWarning = () => {},
   } = options;
   const version = compiler(); // of the code that is loaded: files may be replaced later
@@ -97,11 +108,14 @@ async function makeRoom(folder: string, maxBytes: number): Promise<void> {
 /** The folders whose code decides what a stage is compiled to. */
 const compilerFolders = ['graph', 'autodiff', 'lowering', 'engine', 'training', 'runtime/device'];
 
+/** The folders whose code decides what the plan of a run is. */
+const plannerFolders = ['cluster', 'schedule', 'simulator', 'planner', 'runtime/run'];
+
 /** A hash of the code: a version number would stay the same while somebody works on the compiler. Takes 10 ms. */
-async function hashOfCode(): Promise<string> {
+async function hashOfCode(folders: readonly string[]): Promise<string> {
   const root = fileURLToPath(new URL('../../', import.meta.url));
   const paths: string[] = [];
-  for (const folder of compilerFolders) {
+  for (const folder of folders) {
     for (const name of await readdir(join(root, folder), { recursive: true })) {
       if (/(?<!\.test)\.js$/.test(name)) paths.push(join(folder, name));
     }

@@ -166,6 +166,8 @@ export type RunEvent =
   | { readonly kind: 'warning'; readonly message: string }
   | {
       readonly kind: 'evaluated';
+      /** Of next tokens: e to the mean loss of a token. */
+      readonly perplexity?: number;
       readonly round: number;
       readonly accuracy: number | null;
       readonly loss: number;

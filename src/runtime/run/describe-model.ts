@@ -2,15 +2,18 @@
 
 import { InputError } from '../../errors.ts';
 import { batchSymbol } from '../../graph/graph.ts';
+import type { LayerSequence } from '../../graph/layers.ts';
 import { normalDomain, opsetOf, parseModel } from '../../graph/onnx/decode.ts';
 import type { GraphProto, ModelProto, ValueInfoProto } from '../../graph/onnx/generated/onnx_pb.ts';
 import { type ImportedModel, type ImportOptions, importModel } from '../../graph/onnx/import.ts';
 import { trainingMode, unmergedNormalizations } from '../../graph/onnx/modes.ts';
 import { noWeightsReason } from '../../graph/onnx/no-weights.ts';
+import type { WeightChoice } from '../../graph/onnx/parameters.ts';
 import { dataTypeName } from '../../graph/onnx/tensors.ts';
 import { elementCount } from '../../graph/tensor.ts';
 import { trainedLayers } from './fine-tuning.ts';
 import { checkBatchesFirst } from './subject.ts';
+import { withOutput } from './trained-output.ts';
 
 /** An input or output as the file declares it. */
 export interface DescribedValue {
@@ -56,8 +59,11 @@ export interface ModelDescription {
   readonly refused: string | null;
 }
 
-/** Describes the bytes of an ONNX file. Throws InputError only for bytes that are no ONNX model. */
-export function describeModel(bytes: Uint8Array, options: ImportOptions = {}): ModelDescription {
+/**
+ * Describes the bytes of an ONNX file, of which a run would train `output` (default: the first). Throws InputError only
+ * for bytes that are no ONNX model, and for an output that the model does not have.
+ */
+export function describeModel(bytes: Uint8Array, options: ImportOptions = {}, output?: string): ModelDescription {
   const proto = parseModel(bytes);
   const declared = declaredParts(proto);
   const imported = attempt(() => importModel(bytes, options));
@@ -73,7 +79,7 @@ export function describeModel(bytes: Uint8Array, options: ImportOptions = {}): M
       notes: [],
       refused: imported,
     };
-  return { ...declared, ...importedParts(imported) };
+  return { ...declared, ...importedParts({ ...imported, graph: withOutput(imported.graph, output) }) };
 }
 
 type Declared = Pick<ModelDescription, 'producer' | 'opset' | 'inputs' | 'outputs' | 'operators'>;
@@ -138,14 +144,7 @@ function importedParts(imported: ImportedModel): Omit<ModelDescription, keyof De
       }),
     ),
     openSizes: [...symbols] as string[],
-    tensors: choices.map(({ name, shape, isTrained, why, isSure }) => ({
-      name,
-      shape,
-      count: elementCount(shape),
-      trained: isTrained,
-      why,
-      sure: isSure,
-    })),
+    tensors: choices.map((choice) => described(choice, typeof layered === 'object' ? layered.sequence : undefined)),
     buffers: graph.buffers,
     layerCount: typeof layered === 'object' ? layered.sequence.layers.length : null,
     notes: [
@@ -155,6 +154,18 @@ function importedParts(imported: ImportedModel): Omit<ModelDescription, keyof De
     ],
     refused: typeof layered === 'string' ? layered : null,
   };
+}
+
+/** `sequence`: the layers that a run would train, if it would; what none of them reads stays as it is. */
+function described(
+  { name, shape, isTrained, why, isSure }: WeightChoice,
+  sequence: LayerSequence | undefined,
+): DescribedTensor {
+  const count = elementCount(shape);
+  const isRead = sequence === undefined || sequence.graph.parameters.includes(name);
+  return isTrained && !isRead
+    ? { name, shape, count, trained: false, why: 'only outputs that are not trained read it', sure: true }
+    : { name, shape, count, trained: isTrained, why, sure: isSure };
 }
 
 /** What `work` returns, or the message of the InputError that it throws. */

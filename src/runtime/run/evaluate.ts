@@ -19,6 +19,8 @@ export interface EvaluateOptions extends BindTask {
   readonly output?: string;
   readonly engine: 'onnxruntime' | 'reference';
   readonly threads: number;
+  /** The engine is a far slower one than this device could have. */
+  onWarning?(message: string): void;
 }
 
 /** What a test found. */
@@ -28,6 +30,8 @@ export interface Evaluation {
   /** Mean over the samples; over the labels that count, where some do not. */
   readonly loss: number;
   readonly sampleCount: number;
+  /** Of next tokens: e to the mean loss of a token. Absent for other data. */
+  readonly perplexity?: number;
 }
 
 /** Samples of one run. */
@@ -53,6 +57,7 @@ export async function evaluateOn(
   const sequence = layers(outputOf(graph, options.loss, options.output).graph);
   const data = bindToModel(dataset, sequence, options);
   const engine = await createEngine({ engine: options.engine, threadCount: options.threads });
+  if (engine.warning !== undefined) options.onWarning?.(engine.warning);
   try {
     return await run(engine, sequence, data, options.loss);
   } finally {
@@ -84,7 +89,12 @@ async function run(engine: Engine, sequence: LayerSequence, data: Dataset, loss:
     accuracy: countsCorrect(loss) ? correctCount / weight : null,
     loss: lossSum / weight,
     sampleCount: data.sampleCount,
+    ...(isLanguage(data) ? { perplexity: Math.exp(lossSum / weight) } : {}),
   };
+}
+
+function isLanguage({ preparation }: Dataset): boolean {
+  return preparation?.kind === 'text' && preparation.form.task === 'language';
 }
 
 interface Compiled {

@@ -53,12 +53,15 @@ export async function predictOn(
 function meaningOf(graph: Graph, loss: LossKind): (outputs: readonly number[]) => readonly number[] {
   switch (loss) {
     case 'cross-entropy':
+    case 'focal':
       return withLogits(graph, 'Softmax').removed === undefined ? softmax : same;
     case 'binary-cross-entropy':
       return withLogits(graph, 'Sigmoid').removed === undefined
         ? (outputs) => outputs.map((value) => 1 / (1 + Math.exp(-value)))
         : same;
     case 'mse':
+    case 'l1':
+    case 'huber':
       return same;
   }
 }

@@ -15,6 +15,7 @@ import { scheduleNames, scheduleOf } from '../../schedule/schedules.ts';
 import { withStaleness } from '../../schedule/staleness.ts';
 import type { Checkpoint } from '../../storage/checkpoints.ts';
 import { clipScale } from '../../training/clipping.ts';
+import type { Datasets } from '../../training/data/arrays.ts';
 import type { Dataset } from '../../training/data/dataset.ts';
 import { type BatchOrder, roundsPerEpoch } from '../../training/data/order.ts';
 import { lossGraph } from '../../training/losses.ts';
@@ -39,6 +40,8 @@ export interface SessionInput {
   readonly model: LoadedModel;
   readonly train: Dataset;
   readonly test: Dataset | undefined;
+  /** Files that belong to the trained model (`Datasets.companions`). */
+  readonly companions?: Datasets['companions'];
   readonly plan?: Plan;
   readonly cluster?: Cluster;
   /** To go on from. */

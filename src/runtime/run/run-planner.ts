@@ -11,6 +11,7 @@ import { runInSlices, type Steps } from '../../planner/steps.ts';
 import { checkProgram } from '../../schedule/check.ts';
 import { program } from '../../schedule/generate.ts';
 import { withStaleness } from '../../schedule/staleness.ts';
+import type { StageStore } from '../device/compiled-stages.ts';
 import { withLinks } from '../knowledge/link-watch.ts';
 import type { PlanWish } from '../knowledge/planning-options.ts';
 import type { LinkChange, Observer, RunEvent } from '../protocol/events.ts';
@@ -18,6 +19,7 @@ import type { Thoroughness } from '../protocol/profile-points.ts';
 import { optimizerStateCount } from '../protocol/training-spec.ts';
 import { choosePlanSteps } from './choose-plan.ts';
 import { withForwardOnly } from './fine-tuning.ts';
+import { keepPlan, keptPlan } from './kept-plans.ts';
 import { checkPlanMemory } from './plan-memory.ts';
 import { checkPlanFits, type PreparedRun } from './prepare.ts';
 import { autoSchedule, type TrainSettings } from './settings.ts';
@@ -31,6 +33,13 @@ const firstPlanningMs: Readonly<Record<Thoroughness, number>> = { quick: 5_000, 
 /** The limit while devices wait in the middle of a run. The plan may be improved at leisure. */
 const urgentPlanningMs = 5_000;
 
+interface PlannerEnvironment {
+  readonly clock: Clock;
+  readonly observe: Observer;
+  /** Keeps first plans for the next run. Default: nowhere. */
+  readonly planStore?: StageStore;
+}
+
 /** The schedule that a run's settings ask for; none: the planner chooses. */
 function scheduleWish({ mode, schedule }: TrainSettings): { readonly schedule?: string } {
   if (mode === 'async' || mode === 'forward-gradient') return { schedule: mode };
@@ -40,13 +49,13 @@ function scheduleWish({ mode, schedule }: TrainSettings): { readonly schedule?: 
 /** Plans for one run, from its settings. */
 export class RunPlanner {
   readonly #prepared: PreparedRun;
-  readonly #environment: { readonly clock: Clock; readonly observe: Observer };
+  readonly #environment: PlannerEnvironment;
   /** By device: what may still be used of its memory, whatever a given cluster says. */
   readonly #loweredMiB = new Map<string, number>();
   /** By pair of devices: links that were found slow, or fast again. */
   readonly #linkChanges = new Map<string, LinkChange>();
 
-  constructor(prepared: PreparedRun, environment: { readonly clock: Clock; readonly observe: Observer }) {
+  constructor(prepared: PreparedRun, environment: PlannerEnvironment) {
     this.#prepared = prepared;
     this.#environment = environment;
   }
@@ -61,14 +70,21 @@ export class RunPlanner {
   /** The first plan; undefined when `isOver` says that nobody wants it any more. InputError: nothing fits. */
   async first(profile: Profile, measured: Cluster, isOver: () => boolean): Promise<Plan | undefined> {
     const cluster = this.#given(measured);
-    const { clock } = this.#environment;
+    const { clock, planStore } = this.#environment;
+    const { settings, subject } = this.#prepared;
     const startMs = clock.now();
-    const plan = await runInSlices(
-      this.#planSteps(profile, cluster, firstPlanningMs[this.#prepared.settings.profile]),
-      clock,
-      isOver,
-    );
-    return plan && this.used(plan, clock.now() - startMs);
+    // Plans of other modes are predicted otherwise: in grains, or in ticks of a stream.
+    const { grain, forwardGradient } = subject.training;
+    const isUsual = grain === undefined && forwardGradient === undefined && (settings.mode ?? 'sync') === 'sync';
+    const store = isUsual ? planStore : undefined;
+    const question = { profile, cluster, settings: this.#questionSettings() };
+    const kept = store && (await keptPlan(store, question));
+    if (kept !== undefined) return this.used(kept, clock.now() - startMs);
+    const limitMs = firstPlanningMs[settings.profile];
+    const plan = await runInSlices(this.#planSteps(profile, cluster, limitMs), clock, isOver);
+    const planningMs = clock.now() - startMs;
+    if (store && plan && planningMs < limitMs) await keepPlan(store, question, plan);
+    return plan && this.used(plan, planningMs);
   }
 
   /**
@@ -135,37 +151,42 @@ export class RunPlanner {
     return withLinks({ ...cluster, devices }, [...this.#linkChanges.values()]);
   }
 
-  *#planSteps(profile: Profile, cluster: Cluster, limitMs: number, microBatchSize?: number): Steps<Plan> {
+  /** What the settings say of plans. */
+  #questionSettings(microBatchSize?: number) {
     const { settings, subject } = this.#prepared;
+    const { grain = 1 } = subject.training;
+    const microBatch = microBatchSize ?? settings.microBatch ?? subject.sequence.fixedBatch;
+    return {
+      batchSize: settings.batch / grain,
+      ...scheduleWish(settings),
+      planner: settings.planner,
+      compress: settings.compress,
+      optimizerState: optimizerStateCount(subject.training),
+      replicateBatchDependent: settings.replicateBatchNorm,
+      mayRecompute: this.mayRecompute,
+      ...(microBatch === undefined ? {} : { microBatchSize: microBatch / grain }),
+      useAll: settings.useAll,
+    };
+  }
+
+  *#planSteps(profile: Profile, cluster: Cluster, limitMs: number, microBatchSize?: number): Steps<Plan> {
     const { clock } = this.#environment;
     const endMs = clock.now() + limitMs;
-    const microBatch = microBatchSize ?? settings.microBatch ?? subject.sequence.fixedBatch;
-    const { grain = 1 } = subject.training;
-    const { forwardGradient } = subject.training;
-    if (forwardGradient !== undefined)
+    const { training } = this.#prepared.subject;
+    const { grain = 1, forwardGradient } = training;
+    const { useAll, ...settings } = this.#questionSettings(microBatchSize);
+    if (forwardGradient !== undefined) {
+      const { batchSize, planner, microBatchSize: size } = settings;
       return yield* planTangentSteps({
-        ...{ profile, cluster, batchSize: settings.batch, planner: settings.planner },
-        ...{ tangentCount: forwardGradient.tangentCount, optimizerState: optimizerStateCount(subject.training) },
-        ...(settings.staleness === 0 ? { staleness: 0 as const } : {}),
-        ...(microBatch === undefined ? {} : { microBatchSize: microBatch }),
+        ...{ profile, cluster, batchSize, planner },
+        ...{ tangentCount: forwardGradient.tangentCount, optimizerState: optimizerStateCount(training) },
+        ...(this.#prepared.settings.staleness === 0 ? { staleness: 0 as const } : {}),
+        ...(size === undefined ? {} : { microBatchSize: size }),
         isTimeUp: () => clock.now() > endMs,
       });
-    const found = yield* choosePlanSteps(
-      {
-        isTimeUp: () => clock.now() > endMs,
-        profile: grain === 1 ? profile : profileInGrains(profile, grain),
-        cluster,
-        batchSize: settings.batch / grain,
-        ...scheduleWish(settings),
-        planner: settings.planner,
-        compress: settings.compress,
-        optimizerState: optimizerStateCount(subject.training),
-        replicateBatchDependent: settings.replicateBatchNorm,
-        mayRecompute: this.mayRecompute,
-        ...(microBatch === undefined ? {} : { microBatchSize: microBatch / grain }),
-      },
-      settings.useAll,
-    );
+    }
+    const asked = { ...settings, profile: grain === 1 ? profile : profileInGrains(profile, grain), cluster };
+    const found = yield* choosePlanSteps({ isTimeUp: () => clock.now() > endMs, ...asked }, useAll);
     return grain === 1 ? found : planInSamples(found, grain);
   }
 

@@ -26,6 +26,7 @@ import { type EngineFactory, type Evaluation, evaluateOn } from './evaluate.ts';
 import { explainNotFinite } from './first-not-finite.ts';
 import { trainHere } from './local.ts';
 import { localPlan } from './local-plan.ts';
+import type { LocalWorkers } from './local-workers.ts';
 import type { PreparedRun } from './prepare.ts';
 import { RunPlanner } from './run-planner.ts';
 
@@ -36,6 +37,10 @@ export interface SessionEnvironment {
   readonly signal: AbortSignal;
   /** Keeps what a stage in this process is compiled to. Default: nowhere. */
   readonly stageStore?: StageStore;
+  /** Keeps first plans for the next run. Default: nowhere. */
+  readonly planStore?: StageStore;
+  /** The run's local workers, if they have been started already. Default: they are started when they can join. */
+  readonly localWorkers?: LocalWorkers | undefined;
 }
 
 /** Where to listen and whom to wait for. */
@@ -54,6 +59,8 @@ export interface ClusterOptions {
   /** Compute threads of each of them. */
   readonly threads: number;
   readonly engine: 'onnxruntime' | 'reference';
+  /** These processes, if they have been started already. */
+  readonly localWorkers?: LocalWorkers;
   /** Where `asteroid drain` leaves its requests. */
   readonly runFolder?: string;
   readonly clock: Clock;
@@ -212,7 +219,7 @@ class TrainingSession {
 
   #trainOverWorkers(hooks: RunHooks): Promise<CoordinatorEnd> {
     const { settings } = this.#prepared;
-    const { clock, signal } = this.#environment;
+    const { clock, signal, localWorkers } = this.#environment;
     const given = this.#prepared.plan;
     if (given !== undefined) this.#plan = this.#planner.used(given, 0);
     const planner = this.#planner;
@@ -242,6 +249,7 @@ class TrainingSession {
         localCount: settings.workers,
         threads: settings.threads,
         engine: settings.engine,
+        ...(localWorkers === undefined ? {} : { localWorkers }),
         clock,
         signal,
         ...(this.#folder === undefined ? {} : { runFolder: this.#folder.path }),
@@ -249,9 +257,19 @@ class TrainingSession {
     );
   }
 
+  /** Draws the weights of a fresh model while devices measure, one tensor at a time: else all wait for it later. */
+  #drawWeights(): void {
+    const tensors = [...this.#state.parameter.values()];
+    const next = (): void => {
+      if (tensors.pop()?.data !== undefined) this.#environment.clock.after(0, next);
+    };
+    next();
+  }
+
   /** Events pass through here on their way out; documents of the run folder are written from them. */
   #watch(event: RunEvent): void {
     this.#planner.observed(event);
+    if (event.kind === 'phase' && event.phase === 'profiling') this.#drawWeights();
     if (event.kind === 'phase' && event.phase === 'training' && !this.#isTraining) {
       this.#isTraining = true;
       this.#planReadyMs = this.#environment.clock.now();

@@ -16,7 +16,10 @@ export interface TrainedOutput {
 const squashings: { readonly [Loss in LossKind]: Squashing | undefined } = {
   'cross-entropy': 'Softmax',
   'binary-cross-entropy': 'Sigmoid',
+  focal: 'Softmax',
   mse: undefined,
+  l1: undefined,
+  huber: undefined,
 };
 
 /** The model with `output` (default: the first) as its output, without what the loss does itself. Throws InputError. */
@@ -34,7 +37,7 @@ export function outputOf(model: Graph, loss: LossKind, output: string | undefine
     notes.push(`The model ends in a ${removed}: the loss takes the logits before it, and the trained model keeps it.`);
   else if (loss === 'binary-cross-entropy')
     notes.push('The loss takes the outputs as logits, of which a Sigmoid makes probabilities: the model has none.');
-  else if (loss === 'cross-entropy' && withLogits(chosen, 'Sigmoid').removed !== undefined)
+  else if (squashing === 'Softmax' && withLogits(chosen, 'Sigmoid').removed !== undefined)
     notes.push(
       'The model ends in a Sigmoid, and cross-entropy takes what it gives as logits: for labels of 0 and 1 use ' +
         '--loss binary-cross-entropy.',
@@ -42,13 +45,13 @@ export function outputOf(model: Graph, loss: LossKind, output: string | undefine
   return { graph, notes };
 }
 
-/** The model with this output alone (default: as it is). Throws InputError. */
-export function withOutput(model: Graph, name: string | undefined): Graph {
+/** The model with this output alone; as it is where none is named. Throws InputError for one that it does not have. */
+export function withOutput(model: Graph, name: string | undefined, flag = '--output'): Graph {
   if (name === undefined) return model;
   const found = model.outputs.find((output) => output.name === name);
   if (found === undefined) {
     const names = model.outputs.map((output) => output.name).join(', ');
-    throw new InputError(`--output ${name} is not an output of the model: it has ${names}.`);
+    throw new InputError(`${flag} ${name} is not an output of the model: it has ${names}.`);
   }
   return { ...model, outputs: [found] };
 }

@@ -98,13 +98,15 @@ export class StreamRounds {
       send: (to, frame, priority) => peers.send(to, { ...frame, epoch: session.epoch }, priority),
       receive: (key) => session.mailbox.take(key),
       failure: session.failure,
+      isUpdatedLater: isClipped,
       versionIsThere: (number) => (isClipped ? this.#commits.of(number - 1) : undefined),
       updateOf: async (round) => {
-        if (isClipped) return undefined;
         await Promise.all([this.#commits.of(round - window), layout.complete]);
+        if (isClipped) return undefined;
         const { factor, ...update } = updateAt(round);
         return { ...update, gradientScale: factor };
       },
+      failed: (error) => void context.waitForVerdict(error).catch((verdict: unknown) => session.failure.fail(verdict)),
       closed: (round, totals) => {
         const { factor: _factor, ...update } = updateAt(round);
         void this.#commits.expect(round, (gradientScale) => {

@@ -22,6 +22,7 @@ import { split } from '../../training/data/split.ts';
 import { makeSynthetic } from '../../training/data/synthetic.ts';
 import { makeSyntheticTokens } from '../../training/data/synthetic-tokens.ts';
 import { type TableTask, tableDataset } from '../../training/data/tables/table-dataset.ts';
+import type { TextInput } from '../../training/data/texts/text-form.ts';
 import { readTokens } from '../../training/data/tokens.ts';
 import { type Disk, readError } from '../disk.ts';
 import { type DigitOptions, loadDigits } from './digits-cache.ts';
@@ -29,6 +30,8 @@ import { nodeDisk } from './disk.ts';
 import { inflate } from './inflate.ts';
 import { loadPictures } from './pictures/load-pictures.ts';
 import { readTable } from './tables/read-table.ts';
+import { readSource } from './text-file.ts';
+import { loadTexts } from './texts/load-texts.ts';
 
 export interface LoadOptions extends DigitOptions {
   /** For synthetic data, augmentation and splitting; default 0. */
@@ -37,6 +40,8 @@ export interface LoadOptions extends DigitOptions {
   readonly settings?: DataSettings;
   /** What the model takes, of a model for pictures; default: it leaves everything open. */
   readonly picture?: PictureInput;
+  /** What the model takes, of a model for texts; default: ids, of any length. */
+  readonly text?: TextInput;
   /** The classes by number, of data that name them; default: those that are found, sorted. */
   readonly classNames?: readonly string[];
   /** What was done to the data on which a model was trained, to do to these; default: what the data suggest. */
@@ -87,20 +92,28 @@ async function load(spec: DataSpec, options: Loading, seed: number): Promise<Dat
         form: preparation?.kind === 'pictures' ? preparation.form : undefined,
       });
     case 'npy': {
-      const [inputs, labels] = [readNpy(await read(spec.inputs, disk)), readNpy(await read(spec.labels, disk))];
+      const [inputs, labels] = [
+        readNpy(await readSource(spec.inputs, disk)),
+        readNpy(await readSource(spec.labels, disk)),
+      ];
       return {
         train: datasetFromPair(spec.inputs, inputField('input', inputs, spec.inputs), labelField(labels, spec.labels)),
       };
     }
     case 'npz':
-      return datasetsFromArrays(spec.file, readNpz(await read(spec.file, disk), inflate));
+      return datasetsFromArrays(spec.file, readNpz(await readSource(spec.file, disk), inflate));
     case 'csv':
     case 'table': {
       const label = spec.kind === 'csv' ? spec.labelColumn : undefined;
-      return tableDataset(await readTable(await read(spec.file, disk)), tableTask(options, label));
+      return tableDataset(await readTable(await readSource(spec.file, disk)), tableTask(options, label));
+    }
+    case 'text': {
+      const form = preparation?.kind === 'text' ? preparation.form : undefined;
+      const texts = { settings, input: options.text ?? { names: [] }, disk, classNames, form };
+      return loadTexts(await readSource(spec.file, disk), texts);
     }
     case 'tokens':
-      return readTokens(await read(spec.file, disk), spec.blockLength);
+      return readTokens(await readSource(spec.file, disk), spec.blockLength);
     case 'synthetic':
       return makeSynthetic(spec, seed);
     case 'synthetic-tokens':
@@ -125,14 +138,6 @@ function tableTask({ settings, preparation, classNames }: Loading, labelColumn: 
   };
 }
 
-async function read(path: string, disk: Disk): Promise<Source> {
-  try {
-    return { name: path, bytes: await disk.read(path) };
-  } catch (error) {
-    throw readError(error, path);
-  }
-}
-
 async function list(folder: string, disk: Disk): Promise<string[]> {
   try {
     return await disk.list(folder);
@@ -153,7 +158,7 @@ async function loadCifar10(folder: string, disk: Disk): Promise<Datasets> {
   if (batches.length === 0)
     throw new InputError(`${folder} holds no data_batch_1.bin; unpack CIFAR-10's binary version there.`);
   const sources = async (files: readonly string[]): Promise<Source[]> =>
-    Promise.all(files.map((name) => read(join(path, name), disk)));
+    Promise.all(files.map((name) => readSource(join(path, name), disk)));
   const train = readCifar10(await sources(batches));
   return names.includes('test_batch.bin') ? { train, test: readCifar10(await sources(['test_batch.bin'])) } : { train };
 }
@@ -183,8 +188,8 @@ async function loadIdxPair(
     throw new InputError(`${folder} holds no ${missing} (nor ${missing}.gz); name the folder of the idx files.`);
   }
   const [imagesName, labelsName] = [join(folder, files.images), join(folder, files.labels)];
-  const images = readIdx(gunzip(await read(imagesName, disk), inflate));
-  const labels = readIdx(gunzip(await read(labelsName, disk), inflate));
+  const images = readIdx(gunzip(await readSource(imagesName, disk), inflate));
+  const labels = readIdx(gunzip(await readSource(labelsName, disk), inflate));
   return imageDataset(basename(folder), { images, labels, imagesName, labelsName });
 }
 

@@ -6,6 +6,7 @@ import type { Experiment } from './experiment.ts';
 import { fits } from './fits.ts';
 import { ftpipehd } from './ftpipehd.ts';
 import { pipeEdgeFigure4, pipeEdgeFigure5, pipeEdgeFigure6, pipeEdgeTable2 } from './pipeedge.ts';
+import { pipeEdgeFigure7, pipeEdgeFigure8, pipeEdgeFigure9 } from './pipeedge-more.ts';
 import { figure16, ftpipehdTable3 } from './recovery.ts';
 
 /** The experiments by name; `npm run reproduce -- NAME` runs one alone. */
@@ -23,6 +24,9 @@ export const experiments: Readonly<Record<string, Experiment>> = {
   'pipeedge-figure4': pipeEdgeFigure4,
   'pipeedge-figure5': pipeEdgeFigure5,
   'pipeedge-figure6': pipeEdgeFigure6,
+  'pipeedge-figure7': pipeEdgeFigure7,
+  'pipeedge-figure8': pipeEdgeFigure8,
+  'pipeedge-figure9': pipeEdgeFigure9,
   ftpipehd,
   'ftpipehd-table3': ftpipehdTable3,
 };

@@ -59,6 +59,17 @@ export async function vitBase(): Promise<ModelTable> {
   return inFourParts(await modelTable('vit-base'));
 }
 
+/** The models of PipeEdge's Fig. 9. */
+export async function deitModels(): Promise<readonly { readonly name: string; readonly table: ModelTable }[]> {
+  const base = await vitBase();
+  return [
+    { name: 'ViT-Base', table: base },
+    { name: 'DeiT-Base', table: base },
+    { name: 'DeiT-Small', table: inFourParts(await modelTable('deit-small')) },
+    { name: 'DeiT-Tiny', table: inFourParts(await modelTable('deit-tiny')) },
+  ];
+}
+
 /**
  * Our layers of a block are query, key, value, two products, output, and two dense ones; the paper's first part is the
  * first five.

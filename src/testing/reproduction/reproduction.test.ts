@@ -123,3 +123,17 @@ test('charts: a bar for each value, × where there is none; lines have gaps', ()
   assert.match(lines, /<path d="M[\d. ]+L[\d. ]+M[\d. ]+" /);
   assert.doesNotMatch(bars + lines, /NaN|undefined/);
 });
+
+test('16 boards in a pipeline, and bits by the bandwidth: 90 % of the throughput is kept down to 5 Mbps', async () => {
+  const four = (await section('pipeedge-figure4')).text;
+  for (const [model, speedup] of [
+    ['ViT-Large', 14.6],
+    ['ViT-Huge', 15.7],
+    ['BERT-Large', 14.9],
+  ] as const)
+    assert.match(four, new RegExp(`\\| rcc-ve \\| ${model} \\|.* \\| ${speedup}x \\|`));
+  const { text } = await section('pipeedge-figure6');
+  const kept = [...text.matchAll(/(\d+) %, \d+(–\d+)?/g)].map(([, percent]) => Number(percent));
+  assert.equal(kept.length, 27);
+  assert.ok(Math.min(...kept) >= 90, text);
+});

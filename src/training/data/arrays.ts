@@ -9,6 +9,8 @@ import { shownName } from './source.ts';
 export interface Datasets {
   readonly train: Dataset;
   readonly test?: Dataset;
+  /** Files that belong to a trained model, by name, such as its tokenizer. */
+  readonly companions?: Readonly<Partial<Record<'tokenizer.json', string>>>;
   /** What was found that the user should know, a phrase each. */
   readonly findings?: readonly string[];
 }

@@ -25,6 +25,10 @@ export interface DataSettings {
   readonly columns?: string;
   /** Whether numbers of a table are standardised. */
   readonly standardize: boolean;
+  /** The tokenizer.json of texts, or its folder. */
+  readonly tokenizer?: string;
+  /** Tokens of a text at most, or of a block in next-token training, where the model leaves it open. */
+  readonly maxLength?: number;
   /** Threads that read and decode samples. Absent: as many as the machine has cores beyond one, 1 to 4. */
   readonly dataThreads?: number;
   /** MiB of decoded samples that are kept for the next epoch. */

@@ -5,7 +5,7 @@ import { InputError } from '../../errors.ts';
 import type { Dimension } from '../../graph/graph.ts';
 import { halfToNumber } from '../../graph/operators/numbers.ts';
 import { elementCount, isFloat, type Tensor, wrap } from '../../graph/tensor.ts';
-import { classLayout, type LossKind, withoutOnes } from '../losses.ts';
+import { classLayout, isNumberLoss, type LossKind, withoutOnes } from '../losses.ts';
 import type { LabelNeed } from './bind.ts';
 import { type Dataset, type Field, rowOf } from './dataset.ts';
 
@@ -30,7 +30,7 @@ const alwaysIgnored = -100;
 export function labelsFor(dataset: Dataset, task: LabelTask): { readonly dataset: Dataset; readonly need: LabelNeed } {
   const { loss, output, ignoreLabel } = task;
   const each: LabelNeed = { type: 'float32', shape: output };
-  if (loss === 'mse') return { dataset, need: each };
+  if (isNumberLoss(loss)) return { dataset, need: each };
   const ignored = [alwaysIgnored, ...(ignoreLabel === undefined ? [] : [ignoreLabel])];
   if (loss === 'binary-cross-entropy') {
     const isAny = checkYesOrNo(dataset, new Set(ignored));
@@ -38,6 +38,11 @@ export function labelsFor(dataset: Dataset, task: LabelTask): { readonly dataset
   }
   const classCount = classCountOf(dataset, task);
   if (classCount === undefined) {
+    if (loss === 'focal')
+      throw new InputError(
+        `${dataset.labels.source} has a distribution for each sample, and --loss focal takes class numbers: use ` +
+          '--loss cross-entropy.',
+      );
     checkDistributions(dataset, task);
     return { dataset, need: each };
   }

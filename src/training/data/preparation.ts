@@ -5,15 +5,18 @@ import { z } from 'zod';
 import { type LossKind, lossKinds } from '../losses.ts';
 import { type PictureForm, pictureFormSchema } from './pictures/picture-form.ts';
 import { type TableForm, tableFormSchema } from './tables/table-form.ts';
+import { type TextForm, textFormSchema } from './texts/text-form.ts';
 
 /** How samples were made of files. */
 export type Preparation =
   | { readonly kind: 'pictures'; readonly form: PictureForm }
-  | { readonly kind: 'table'; readonly form: TableForm };
+  | { readonly kind: 'table'; readonly form: TableForm }
+  | { readonly kind: 'text'; readonly form: TextForm };
 
 const preparationSchema: z.ZodType<Preparation> = z.discriminatedUnion('kind', [
   z.object({ kind: z.literal('pictures'), form: pictureFormSchema }),
   z.object({ kind: z.literal('table'), form: tableFormSchema }),
+  z.object({ kind: z.literal('text'), form: textFormSchema }),
 ]);
 
 /** What the user of a trained model needs to know. */

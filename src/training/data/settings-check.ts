@@ -13,7 +13,9 @@ interface Concern {
 
 const pictures = { kinds: ['images'], what: 'pictures (images:DIR)' } as const;
 
-const tables = { kinds: ['csv', 'table'], what: 'tables (table:FILE)' } as const;
+const tables = { kinds: ['csv', 'table', 'text', 'images'], what: 'tables (table:FILE)' } as const;
+
+const texts = { kinds: ['text'], what: 'texts (text:FILE)' } as const;
 
 const concerns: Readonly<Partial<Record<keyof DataSettings, Concern>>> = {
   imageSize: { flag: '--image-size', ...pictures },
@@ -21,7 +23,9 @@ const concerns: Readonly<Partial<Record<keyof DataSettings, Concern>>> = {
   augment: { flag: '--augment', ...pictures },
   label: { flag: '--label', ...tables },
   columns: { flag: '--columns', ...tables },
-  standardize: { flag: '--no-standardize', ...tables },
+  standardize: { flag: '--no-standardize', kinds: ['csv', 'table'], what: 'tables (table:FILE)' },
+  tokenizer: { flag: '--tokenizer', ...texts },
+  maxLength: { flag: '--max-length', ...texts },
   onBadFile: { flag: '--on-bad-file', ...pictures },
 };
 

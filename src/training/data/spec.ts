@@ -16,6 +16,7 @@ export type DataSpec =
   | { readonly kind: 'npz'; readonly file: string }
   | { readonly kind: 'csv'; readonly file: string; readonly labelColumn?: string }
   | { readonly kind: 'table'; readonly file: string }
+  | { readonly kind: 'text'; readonly file: string }
   | { readonly kind: 'tokens'; readonly file: string; readonly blockLength: number }
   | ({ readonly kind: 'synthetic' } & SyntheticShape)
   | ({ readonly kind: 'synthetic-tokens' } & SyntheticTokens)
@@ -40,6 +41,7 @@ export const dataSpecForms: readonly string[] = [
   'npz:FILE',
   'csv:FILE[,LABELCOLUMN]',
   'table:FILE',
+  'text:FILE',
   'tokens:FILE[,BLOCKLENGTH]',
   'synthetic:SHAPE[:CLASSES[:SAMPLES]]',
   'synthetic-tokens:LENGTH:VOCABULARY[:CLASSES[:SAMPLES]]',
@@ -69,6 +71,7 @@ export function parseDataSpec(text: string): DataSpec {
     }
     case 'npz':
     case 'table':
+    case 'text':
       if (rest === '') throw wrongSpec(text, 'the file is missing');
       return { kind, file: rest };
     case 'csv': {

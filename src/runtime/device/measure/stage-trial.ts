@@ -158,8 +158,7 @@ function loadMadeUp(stage: Pick<StageMemory, 'load'>, { sequence, layers: [first
         const data = allocate(type, elementCount(shape));
         const isVector = shape.length < 2 || role === 'buffer';
         const scale = Math.sqrt(3 / Math.max(1, elementCount(shape.slice(1))));
-        for (let index = 0; index < data.length; index++)
-          data[index] = isVector ? 0.5 + random.uniform() : scale * (2 * random.uniform() - 1);
+        fill(data, () => (isVector ? 0.5 + random.uniform() : scale * (2 * random.uniform() - 1)));
         stage.load({ role, name, value: { type, shape, data } });
       }
     }
@@ -180,8 +179,18 @@ function madeUpCuts(cuts: readonly CutTensor[], sampleCount: number): readonly T
 /** Numbers that no kernel is slowed by: floats in [0.1, 1.1), zeros for integers (they may be indices). */
 export function madeUp(type: ElementType, shape: readonly number[], uniform: () => number): Tensor {
   const data = allocate(type, elementCount(shape));
-  if (isFloat(type)) for (let index = 0; index < data.length; index++) data[index] = 0.1 + uniform();
+  if (isFloat(type)) fill(data, () => 0.1 + uniform());
   return { type, shape: [...shape], data };
+}
+
+/** Numbers that are drawn before they repeat. */
+const drawnCount = 4099;
+
+/** Numbers as they are drawn, then again: drawing those of large weights takes longer than a micro-batch. */
+function fill(data: ElementArray, draw: () => number): void {
+  const drawn = Math.min(drawnCount, data.length);
+  for (let index = 0; index < drawn; index++) data[index] = draw();
+  for (let filled = drawn; filled < data.length; filled *= 2) data.copyWithin(filled, 0, filled);
 }
 
 function copied(tensor: Tensor): Tensor {

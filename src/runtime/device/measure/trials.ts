@@ -1,5 +1,6 @@
 // Times stages of the model on this device: together in turn where all of them fit, else one after the other.
 
+import type { Clock } from '../../../clock.ts';
 import type { Engine } from '../../../engine/engine.ts';
 import type { ProcessClock } from '../../../engine/process-clock.ts';
 import { type CutTensor, type LayerSequence, parameterBytes } from '../../../graph/layers.ts';
@@ -38,6 +39,7 @@ export interface TrialRequest {
   readonly training: TrainingSpec;
   readonly label: CutTensor;
   readonly memoryBytes?: number | undefined;
+  readonly clock: Clock;
   /** What this process has done; default: not known. */
   readonly processWork?: ProcessClock | undefined;
   /** Spans over which times are means, see `timeMicroBatches`. */
@@ -57,29 +59,58 @@ export function inPasses(ranges: readonly Range[], passes: Passes): readonly Sta
   return ranges.map((range) => [range, passes]);
 }
 
+/** What else is measured of a stage, which is one of several; its micro-batches have been. */
+export type Afterwards = (trial: StageTrial, index: number) => Promise<void>;
+
 /** Stages in turn where all of them fit together, else one after the other. Undefined is what does not fit. */
 export async function timeStages(
   request: TrialRequest,
   stages: readonly Stage[],
+  afterwards: Afterwards = async () => {},
 ): Promise<readonly (TrialTimes | undefined)[]> {
-  const together = await timeTogether(request, stages);
+  const together = await timeTogether(request, stages, afterwards);
   if (together.length > 0) return together;
-  return inTurn(stages, ([range, passes]) =>
-    withTrial(request, range, passes, (trial) => timeMicroBatches(trial, request.span)),
+  return inTurn(stages, ([range, passes], index) =>
+    withTrial(request, range, passes, async (trial) => {
+      const times = await timeMicroBatches(trial, request.span);
+      await afterwards(trial, index);
+      return times;
+    }),
   );
 }
 
 /** Times stages in turn. Empty where not all of them fit together. */
-export async function timeTogether(request: TrialRequest, stages: readonly Stage[]): Promise<readonly TrialTimes[]> {
+export async function timeTogether(
+  request: TrialRequest,
+  stages: readonly Stage[],
+  afterwards: Afterwards = async () => {},
+): Promise<readonly TrialTimes[]> {
   const ranges = stages.map(([range]) => range);
   if (!fits(request, ranges)) return [];
-  const trials: StageTrial[] = [];
+  const trials = await createTrials(request, stages);
   try {
-    for (const [range, passes] of stages) trials.push(await createTrial(request, range, passes));
-    return await timeInTurn(trials, request.span);
+    const times = await timeInTurn(trials, request.span);
+    for (const [index, trial] of trials.entries()) await afterwards(trial, index);
+    return times;
   } finally {
     for (const trial of trials) trial.release();
   }
+}
+
+/** Compiles stages, each of which is designed while the engine's thread compiles the one before. */
+async function createTrials(request: TrialRequest, stages: readonly Stage[]): Promise<readonly StageTrial[]> {
+  const creating: Promise<StageTrial>[] = [];
+  for (const [range, passes] of stages) {
+    const trial = createTrial(request, range, passes);
+    creating.push(trial);
+    await Promise.race([trial, new Promise<void>((resolve) => request.clock.after(0, resolve))]).catch(() => {});
+  }
+  const created = await Promise.allSettled(creating);
+  const trials = created.flatMap((each) => (each.status === 'fulfilled' ? [each.value] : []));
+  const failed = created.find((each) => each.status === 'rejected');
+  if (failed === undefined) return trials;
+  for (const trial of trials) trial.release();
+  throw failed.reason;
 }
 
 export async function withTrial<T>(
@@ -118,8 +149,8 @@ function fits({ sequence, alone, training, memoryBytes }: TrialRequest, ranges: 
   return sum(bytes) <= memoryPart * memoryBytes;
 }
 
-async function inTurn<T, R>(items: readonly T[], use: (item: T) => Promise<R>): Promise<readonly R[]> {
+async function inTurn<T, R>(items: readonly T[], use: (item: T, index: number) => Promise<R>): Promise<readonly R[]> {
   const results: R[] = [];
-  for (const item of items) results.push(await use(item));
+  for (const [index, item] of items.entries()) results.push(await use(item, index));
   return results;
 }

@@ -19,6 +19,8 @@ export interface FoundPictures {
   readonly test?: LabelledFiles;
   /** Files that are no pictures by their names. */
   readonly otherCount: number;
+  /** Labels are numbers to come near, not classes. */
+  readonly areNumbers?: boolean;
 }
 
 const pictureName = /\.(jpe?g|png|webp|gif|tiff?|avif)$/i;

@@ -50,6 +50,16 @@ test('folders train and val are the parts, with the class numbers of train', asy
   );
 });
 
+test('a table lists files beside it with their labels: classes by name, or numbers', async () => {
+  await writeFile(join(root, 'list.csv'), 'file_name,label\npictures/red/0.png,warm\npictures/blue/1.jpg,cold\n');
+  const { train } = await load(join(root, 'list.csv'));
+  assert.deepEqual([train.classNames, labelsOf(train), train.sampleCount], [['cold', 'warm'], [1, 0], 2]);
+  await writeFile(join(root, 'list.jsonl'), '{"image":"pictures/red/0.png","degrees":1.5}\n');
+  const numbers = await load(join(root, 'list.jsonl'), { label: 'degrees' });
+  assert.deepEqual([numbers.train.labels.values.shape, labelsOf(numbers.train)], [[1, 1], [1.5]]);
+  await assert.rejects(load(join(root, 'list.jsonl')), /list\.jsonl has no column of labels, such as label; name one/);
+});
+
 test('samples are functions of seed, epoch and index, not of threads and cache; tests are not augmented', async () => {
   const augment = 'random-resized-crop,flip,trivial-augment,color-jitter';
   const indices = Uint32Array.of(4, 17, 4);

@@ -15,11 +15,13 @@ import {
   pictureFormOf,
 } from '../../../training/data/pictures/picture-form.ts';
 import type { Disk } from '../../disk.ts';
-import { readTextFile } from '../text-file.ts';
+import { isTableName, readTable } from '../tables/read-table.ts';
+import { readSource, readTextFile } from '../text-file.ts';
 import { badPictures } from './check-pictures.ts';
 import type { Recipe } from './decode.ts';
 import { DecodeThreads } from './decode-threads.ts';
 import { findPictures, type LabelledFiles } from './find-pictures.ts';
+import { listedPictures } from './listed-pictures.ts';
 import { loadSharp, type Sharp } from './sharp.ts';
 
 /** How pictures are loaded. */
@@ -34,10 +36,15 @@ export interface PictureOptions {
   readonly form: PictureForm | undefined;
 }
 
-/** The pictures in a folder. Throws InputError for files that cannot be used, unless they are to be skipped. */
-export async function loadPictures(folder: string, options: PictureOptions): Promise<Datasets> {
+/**
+ * The pictures in a folder, or those that a table lists. Throws InputError for files that cannot be used, unless they
+ * are to be skipped.
+ */
+export async function loadPictures(path: string, options: PictureOptions): Promise<Datasets> {
   const { settings, input, seed, disk, classNames } = options;
-  const found = await findPictures(folder, classNames);
+  const found = isTableName(path)
+    ? listedPictures(await readTable(await readSource(path, disk)), settings, classNames)
+    : await findPictures(path, classNames);
   const config =
     settings.preprocessor === undefined
       ? undefined
@@ -48,7 +55,8 @@ export async function loadPictures(folder: string, options: PictureOptions): Pro
   const findings: string[] = [];
   const part = async (files: LabelledFiles, recipe: Recipe): Promise<Dataset> => {
     const good = await goodFiles(sharp, files, settings.onBadFile, findings);
-    return pictureDataset(folder, good, { recipe, settings, classNames: found.classNames });
+    const { classNames: names, areNumbers = false } = found;
+    return pictureDataset(path, good, { recipe, settings, classNames: areNumbers ? undefined : names });
   };
   const train = await part(found.train, { form, augment, seed });
   const test = found.test && (await part(found.test, { form, augment: [], seed }));
@@ -100,17 +108,20 @@ function pictureDataset(
     recipe,
     settings,
     classNames,
-  }: { readonly recipe: Recipe; readonly settings: DataSettings; readonly classNames: readonly string[] },
+  }: { readonly recipe: Recipe; readonly settings: DataSettings; readonly classNames: readonly string[] | undefined },
 ): Dataset {
   const { channels, height, width } = recipe.form;
   const shape = [files.length, channels, height, width];
   const values: Tensor = { type: 'float32', shape, data: new Float32Array(0) };
   const reader = pictureReader({ files, labels }, recipe, settings);
   const input = { name: 'input', values, reader, type: 'float32', divisor: 1, source: name } as const;
-  const field = labelField(wrap('int32', [files.length], Int32Array.from(labels)), name);
+  const targets =
+    classNames === undefined
+      ? wrap('float32', [files.length, 1], Float32Array.from(labels))
+      : wrap('int32', [files.length], Int32Array.from(labels));
   return {
-    ...createDataset(name, [input], field, classNames.length),
-    classNames,
+    ...createDataset(name, [input], labelField(targets, name), classNames?.length),
+    ...(classNames === undefined ? {} : { classNames }),
     preparation: { kind: 'pictures', form: recipe.form },
   };
 }

@@ -11,6 +11,13 @@ import { readJsonLines } from './json-lines.ts';
 import { readParquet } from './parquet.ts';
 import { pieces, textOf } from './text-pieces.ts';
 
+const tableName = /\.(csv|tsv|jsonl|ndjson|parquet)(\.gz)?$/i;
+
+/** True for a file that is a table by its name. */
+export function isTableName(name: string): boolean {
+  return tableName.test(name);
+}
+
 /** Reads a table, gzipped or not, by its name's ending: .jsonl, .parquet, else delimited text. Throws InputError. */
 export async function readTable(file: Source): Promise<Table> {
   const source = gunzip(file, inflate);

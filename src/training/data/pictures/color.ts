@@ -3,36 +3,52 @@
 
 import { lumaOf, type Raster } from './raster.ts';
 
-/** out = other + factor · (value − other), clipped as Pillow clips it. */
-function blended(raster: Raster, factor: number, other: (at: number) => number): Raster {
-  const { pixels } = raster;
+/** other + factor · (value − other), clipped and cut as Pillow does it. */
+function blend(value: number, other: number, factor: number): number {
+  const blended = other + factor * (value - other);
+  return blended <= 0 ? 0 : blended >= 255 ? 255 : blended;
+}
+
+/** Every byte blended with the same other: a table of 256 results. */
+function blendedWith(raster: Raster, factor: number, other: number): Raster {
+  const blends = Uint8Array.from({ length: 256 }, (_, value) => blend(value, other, factor));
+  return { ...raster, pixels: mapped(raster.pixels, blends) };
+}
+
+function mapped(pixels: Uint8Array, results: Uint8Array): Uint8Array {
   const result = new Uint8Array(pixels.length);
-  for (let at = 0; at < pixels.length; at++) {
-    const base = other(at);
-    const value = base + factor * ((pixels[at] as number) - base);
-    result[at] = value <= 0 ? 0 : value >= 255 ? 255 : value;
-  }
-  return { ...raster, pixels: result };
+  for (let at = 0; at < pixels.length; at++) result[at] = results[pixels[at] as number] as number;
+  return result;
 }
 
 /** Towards black (0), the picture itself (1), or beyond. */
 export function brightness(raster: Raster, factor: number): Raster {
-  return blended(raster, factor, () => 0);
+  return blendedWith(raster, factor, 0);
 }
 
 /** Towards the mean grey. */
 export function contrast(raster: Raster, factor: number): Raster {
-  const grey = greyOf(raster);
+  const { pixels } = raster;
   let sum = 0;
-  for (const value of grey) sum += value;
-  const mean = Math.floor(sum / grey.length + 0.5);
-  return blended(raster, factor, () => mean);
+  for (let at = 0; at < pixels.length; at += 3)
+    sum += lumaOf(pixels[at] as number, pixels[at + 1] as number, pixels[at + 2] as number);
+  return blendedWith(raster, factor, Math.floor((3 * sum) / pixels.length + 0.5));
 }
 
 /** Towards grey, pixel by pixel. */
 export function saturation(raster: Raster, factor: number): Raster {
-  const grey = greyOf(raster);
-  return blended(raster, factor, (at) => grey[Math.floor(at / 3)] as number);
+  const { pixels } = raster;
+  const result = new Uint8Array(pixels.length);
+  for (let at = 0; at < pixels.length; at += 3) {
+    const red = pixels[at] as number;
+    const green = pixels[at + 1] as number;
+    const blue = pixels[at + 2] as number;
+    const grey = lumaOf(red, green, blue);
+    result[at] = blend(red, grey, factor);
+    result[at + 1] = blend(green, grey, factor);
+    result[at + 2] = blend(blue, grey, factor);
+  }
+  return { ...raster, pixels: result };
 }
 
 /** Towards the picture smoothed by Pillow's SMOOTH kernel, (1 1 1, 1 5 1, 1 1 1) / 13; the border stays. */
@@ -48,7 +64,8 @@ export function sharpness(raster: Raster, factor: number): Raster {
       smooth[at] = Math.floor(sum / 13 + 0.5);
     }
   }
-  return blended(raster, factor, (at) => smooth[at] as number);
+  for (let at = 0; at < pixels.length; at++) smooth[at] = blend(pixels[at] as number, smooth[at] as number, factor);
+  return { ...raster, pixels: smooth };
 }
 
 /** Turns the hue by `shift` of the whole circle, in [−0.5, 0.5], in Pillow's HSV of bytes. */
@@ -57,25 +74,31 @@ export function hue(raster: Raster, shift: number): Raster {
   const result = new Uint8Array(pixels.length);
   const turn = Math.trunc(shift * 255) & 255;
   for (let at = 0; at < pixels.length; at += 3) {
-    const [red, green, blue] = [pixels[at] as number, pixels[at + 1] as number, pixels[at + 2] as number];
+    const red = pixels[at] as number;
+    const green = pixels[at + 1] as number;
+    const blue = pixels[at + 2] as number;
     const most = Math.max(red, green, blue);
     const range = most - Math.min(red, green, blue);
     if (range === 0) {
-      result.fill(most, at, at + 3);
-      continue;
+      result[at] = most;
+      result[at + 1] = most;
+      result[at + 2] = most;
+    } else {
+      const turned = (hueOf(red, green, blue, most, range) + turn) & 255;
+      fromHsv(result, at, turned, Math.trunc((range * 255) / most), most);
     }
-    const turned = (hueOf(red, green, blue, most, range) + turn) & 255;
-    fromHsv(result, at, turned, Math.trunc((range * 255) / most), most);
   }
   return { ...raster, pixels: result };
 }
 
+/** In sixths of the circle from the largest channel, as a byte. */
 function hueOf(red: number, green: number, blue: number, most: number, range: number): number {
-  const part = (value: number): number => Math.fround((most - value) / range);
-  const sixth =
-    red === most ? part(blue) - part(green) : green === most ? 2 + part(red) - part(blue) : 4 + part(green) - part(red);
-  const whole = sixth / 6 + 1;
-  return Math.max(0, Math.min(255, Math.trunc((whole - Math.floor(whole)) * 255)));
+  const r = Math.fround((most - red) / range);
+  const g = Math.fround((most - green) / range);
+  const b = Math.fround((most - blue) / range);
+  const sixths = red === most ? b - g : green === most ? 2 + r - b : 4 + g - r;
+  const whole = sixths / 6 + 1;
+  return Math.trunc((whole - Math.floor(whole)) * 255);
 }
 
 function fromHsv(target: Uint8Array, at: number, hueByte: number, saturationByte: number, value: number): void {
@@ -84,21 +107,12 @@ function fromHsv(target: Uint8Array, at: number, hueByte: number, saturationByte
   const part = sixths - sector;
   const strength = saturationByte / 255;
   const down = Math.round(value * (1 - strength));
-  const falling = Math.round(value * (1 - strength * part));
-  const rising = Math.round(value * (1 - strength * (1 - part)));
-  const [red, green, blue] = (
-    [
-      [value, rising, down],
-      [falling, value, down],
-      [down, value, rising],
-      [down, falling, value],
-      [rising, down, value],
-      [value, down, falling],
-    ] as const
-  )[sector % 6] as readonly [number, number, number];
-  target[at] = red;
-  target[at + 1] = green;
-  target[at + 2] = blue;
+  // Between the largest and the smallest channel, falling in odd sectors and rising in even ones.
+  const between = Math.round(value * (1 - strength * (sector % 2 === 1 ? part : 1 - part)));
+  const place = sector % 6;
+  target[at] = place === 0 || place === 5 ? value : place === 1 || place === 4 ? between : down;
+  target[at + 1] = place === 1 || place === 2 ? value : place === 0 || place === 3 ? between : down;
+  target[at + 2] = place === 3 || place === 4 ? value : place === 2 || place === 5 ? between : down;
 }
 
 /** Keeps the upper `bits` bits of each byte. */
@@ -156,11 +170,4 @@ function perChannel(raster: Raster, mapOf: (counts: number[]) => (value: number)
     for (let at = channel; at < pixels.length; at += 3) result[at] = table[pixels[at] as number] as number;
   }
   return { ...raster, pixels: result };
-}
-
-function greyOf({ pixels }: Raster): Uint8Array {
-  const grey = new Uint8Array(pixels.length / 3);
-  for (let index = 0, at = 0; index < grey.length; index++, at += 3)
-    grey[index] = lumaOf(pixels[at] as number, pixels[at + 1] as number, pixels[at + 2] as number);
-  return grey;
 }

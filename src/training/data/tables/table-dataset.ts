@@ -5,8 +5,9 @@ import { InputError } from '../../../errors.ts';
 import { type Tensor, wrap } from '../../../graph/tensor.ts';
 import type { Datasets } from '../arrays.ts';
 import { createDataset, type Dataset, inferClassCount, inputField, labelField } from '../dataset.ts';
-import { type Column, columnOf, type NumberColumn, type Table, type TextColumn } from './table.ts';
+import { type Column, columnOf, type NumberColumn, type Table } from './table.ts';
 import type { ColumnForm, TableForm } from './table-form.ts';
+import { labelsOf, severalLabels, textsOf } from './table-labels.ts';
 
 /** What a table is read for. */
 export interface TableTask {
@@ -31,7 +32,8 @@ export function tableDataset(table: Table, task: TableTask): Datasets {
   const inputs = inputColumns(table, task, labels);
   if (inputs.length === 0) throw new InputError(`${table.source} has no column beside the label to learn from.`);
   const form = task.form ?? { columns: inputs.map((column) => formOf(table, column, task.standardizes)) };
-  const found = labels.length === 1 ? singleLabel(table, labels[0] as Column, task) : severalLabels(table, labels);
+  const found =
+    labels.length === 1 ? labelsOf(table, labels[0] as Column, task.classNames) : severalLabels(table, labels);
   const { field: labelTensor, classNames } = found;
   const label = labelField(labelTensor, table.source);
   const input = inputField('input', inputsOf(table, form), table.source);
@@ -75,11 +77,6 @@ function formOf({ source, rowCount }: Table, column: Column, standardizes: boole
         'with --columns, or train on it as text (--data text:FILE).',
     );
   return { name, kind: 'category', values };
-}
-
-/** The texts of a column, sorted. */
-function textsOf({ values }: TextColumn): string[] {
-  return [...new Set(values.filter((value) => value !== null))].sort();
 }
 
 /** Mean and population deviation of what is there; a constant column has a deviation of 1. */
@@ -140,64 +137,6 @@ function writeCategories(
     const place = places.get(String(column.values[row]));
     if (place !== undefined) data[row * width + at + place] = 1;
   }
-}
-
-interface FoundLabels {
-  readonly field: Tensor;
-  readonly classNames?: readonly string[];
-}
-
-function singleLabel(table: Table, column: Column, { classNames }: TableTask): FoundLabels {
-  checkPresent(table, column);
-  if (column.kind === 'text' || classNames !== undefined) return namedClasses(table, column, classNames);
-  const { values } = column;
-  const areClasses = values.every((label) => Number.isInteger(label) && label >= 0 && label < 2 ** 31);
-  return {
-    field: areClasses
-      ? wrap('int32', [table.rowCount], Int32Array.from(values))
-      : wrap('float32', [table.rowCount, 1], Float32Array.from(values)),
-  };
-}
-
-function namedClasses(table: Table, { values, name, ...column }: Column, known?: readonly string[]): FoundLabels {
-  const { source, rowCount, lineOf } = table;
-  const classNames = known ?? textsOf({ ...column, values, name } as TextColumn);
-  if (classNames.length === 1 && known === undefined)
-    throw new InputError(
-      `${source} has one class only (${classNames[0]}) in the column ${name}, and nothing can be told apart.`,
-    );
-  const numbers = new Map(classNames.map((text, index) => [text, index]));
-  const labels = Int32Array.from({ length: rowCount }, (_, row) => {
-    const label = numbers.get(String(values[row]));
-    if (label !== undefined) return label;
-    throw new InputError(
-      `${source}, line ${lineOf(row)}, has the label ${JSON.stringify(values[row])}, which the training data do not ` +
-        `have; these have ${classNames.slice(0, 8).join(', ')}${classNames.length > 8 ? ' and others' : ''}.`,
-    );
-  });
-  return { field: wrap('int32', [rowCount], labels), classNames };
-}
-
-function checkPresent({ source }: Table, { name, missingCount, missingLines }: Column): void {
-  if (missingCount === 0) return;
-  throw new InputError(
-    `${source}, line ${missingLines[0]}, has no value in the label column ${name}` +
-      `${missingCount > 1 ? `, and ${missingCount - 1} more lines neither` : ''}: complete or remove them.`,
-  );
-}
-
-function severalLabels(table: Table, columns: readonly Column[]): FoundLabels {
-  const data = new Float32Array(table.rowCount * columns.length);
-  for (const [index, column] of columns.entries()) {
-    checkPresent(table, column);
-    if (column.kind === 'text')
-      throw new InputError(
-        `${table.source} has texts in the label column ${column.name}: several labels a sample are numbers, 0 or 1 ` +
-          'for --loss binary-cross-entropy.',
-      );
-    for (let row = 0; row < table.rowCount; row++) data[row * columns.length + index] = column.values[row] as number;
-  }
-  return { field: wrap('float32', [table.rowCount, columns.length], data) };
 }
 
 function findingsOf(columns: readonly Column[]): readonly string[] {
