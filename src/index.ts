@@ -48,6 +48,7 @@ export { instantiate, type StaticGraph } from './graph/static.ts';
 export { type ElementType, type Tensor, tensor } from './graph/tensor.ts';
 export type { ModelOptions } from './models/options.ts';
 export { type BuildOptions, type BuiltModel, buildModel, type InputSpec, zoo } from './models/zoo.ts';
+export { compareModes, type ModeChoice, type ModeCost, type ModesInput } from './planner/modes.ts';
 export { type PlanInput, plan } from './planner/plan.ts';
 export { checkProgram } from './schedule/check.ts';
 export { program } from './schedule/generate.ts';

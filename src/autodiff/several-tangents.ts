@@ -1,13 +1,14 @@
 // Several tangents that share one forward pass: each node that depends on a tangent is there once for each of them, and
 // all read the values of the one forward pass.
 //
-// Left to itself, an engine that runs nodes on demand (engine/execution-order.ts) would follow the first tangent to the
-// end before it began the second, and all of the forward pass would be kept for that. So the first waits before each
-// heavy node until the others have come as far: a zero that is made of their sizes is added to its value.
+// Left to itself, an engine that runs nodes on demand (engine/execution-order.ts) would follow one tangent to the end
+// before it began another, and all of the forward pass would be kept for that. So before each heavy node each of them
+// waits until all have come as far: a zero that is made of the sizes of all is added to its value.
 
 import { int, type Node } from '../graph/graph.ts';
 import { inferTypes } from '../graph/infer-types.ts';
 import { dataTypeCode } from '../graph/operators/data-types.ts';
+import type { ValueType } from '../graph/tensor.ts';
 import { type TangentGraph, tangentName } from './forward-mode.ts';
 
 /** Operators that do most of the work: between two of them little is kept for the tangents that come later. */
@@ -64,82 +65,78 @@ function copiedNodes(
     const waits = heavyOperators.has(node.operator)
       ? node.inputs.filter((input) => moving.has(input) && activations.has(input))
       : [];
-    const others = indices.slice(1);
     const waiting = new Map(
       waits.map((value) => [
         value,
         barriers.at(
           value,
-          others.map((index) => copy(value, index)),
+          indices.map((index) => copy(value, index)),
         ),
       ]),
     );
-    const first = { ...node, inputs: node.inputs.map((input) => waiting.get(input)?.value ?? input) };
-    const copies = others.map(
+    const copies = indices.map(
       (index): Node => ({
         ...node,
-        name: `${node.name}#${index}`,
-        inputs: node.inputs.map((input) => named(input, index)),
+        name: index === 0 ? node.name : `${node.name}#${index}`,
+        inputs: node.inputs.map((input) => waiting.get(input)?.values[index] ?? named(input, index)),
         outputs: node.outputs.map((output) => named(output, index)),
       }),
     );
-    return [...[...waiting.values()].flatMap(({ nodes }) => nodes), first, ...copies];
+    return [...[...waiting.values()].flatMap(({ nodes }) => nodes), ...copies];
   });
 }
 
 interface Barrier {
-  /** The value, which is there when the others are. */
-  readonly value: string;
-  /** What makes it; nothing where it was made before. */
+  /** The values, each of which is there when all are. */
+  readonly values: readonly string[];
+  /** What makes them; nothing where they were made before. */
   readonly nodes: readonly Node[];
 }
 
-/** Values that wait for others. */
+/** Values that wait for each other. */
 class Barriers {
-  readonly #types: ReadonlyMap<string, { readonly type: Parameters<typeof dataTypeCode>[0] }>;
+  readonly #types: ReadonlyMap<string, Pick<ValueType, 'type'>>;
   readonly #made = new Set<string>();
 
-  constructor(types: ReadonlyMap<string, { readonly type: Parameters<typeof dataTypeCode>[0] }>) {
+  constructor(types: ReadonlyMap<string, Pick<ValueType, 'type'>>) {
     this.#types = types;
   }
 
-  at(value: string, others: readonly string[]): Barrier {
-    const result = `${value}/waited`;
-    if (this.#made.has(value)) return { value: result, nodes: [] };
+  /** `all`: the value of each tangent, `value` the first of them. */
+  at(value: string, all: readonly string[]): Barrier {
+    const values = all.map((own) => `${own}/waited`);
+    if (this.#made.has(value)) return { values, nodes: [] };
     this.#made.add(value);
-    const node = (
-      operator: string,
-      inputs: readonly string[],
-      output: string,
-      attributes: Node['attributes'] = {},
-    ): Node => ({
-      ...{ operator, domain: '', name: output, inputs, outputs: [output], attributes },
-    });
-    const sizes = others.map((_, index) => `${value}/size${index}`);
+    const sizes = all.map((own) => `${own}/size`);
     const [size, none, zero] = [`${value}/sizes`, `${value}/none`, `${value}/zero`];
     // Of a blocked layout, whose types are not known here, all values are float32.
     const type = dataTypeCode(this.#types.get(value)?.type ?? 'float32');
     return {
-      value: result,
+      values,
       nodes: [
-        ...others.map((other, index) => node('Size', [other], sizes[index] as string)),
-        sizes.length === 1 ? node('Identity', sizes, size) : sumOf(sizes, size, node),
-        node('Sub', [size, size], none),
-        node('Cast', [none], zero, { to: int(type) }),
-        node('Add', [value, zero], result),
-      ].flat(),
+        ...all.map((own, index) => nodeOf('Size', [own], sizes[index] as string)),
+        ...sumOf(sizes, size),
+        nodeOf('Sub', [size, size], none),
+        nodeOf('Cast', [none], zero, { to: int(type) }),
+        ...all.map((own, index) => nodeOf('Add', [own, zero], values[index] as string)),
+      ],
     };
   }
 }
 
-/** Integers are added in pairs. */
-function sumOf(
-  values: readonly string[],
-  result: string,
-  node: (operator: string, inputs: readonly string[], output: string) => Node,
-): readonly Node[] {
+function nodeOf(
+  operator: string,
+  inputs: readonly string[],
+  output: string,
+  attributes: Node['attributes'] = {},
+): Node {
+  return { operator, domain: '', name: output, inputs, outputs: [output], attributes };
+}
+
+/** Integers are added in pairs; there are at least two. */
+function sumOf(values: readonly string[], result: string): readonly Node[] {
   return values.slice(1).map((value, index) => {
     const before = index === 0 ? (values[0] as string) : `${result}/${index - 1}`;
-    return node('Add', [before, value], index === values.length - 2 ? result : `${result}/${index}`);
+    return nodeOf('Add', [before, value], index === values.length - 2 ? result : `${result}/${index}`);
   });
 }

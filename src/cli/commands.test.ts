@@ -101,6 +101,7 @@ const names = [
   'curve',
   'drain',
   'eval',
+  'predict',
   'export',
   'verify',
   'lab',

@@ -4,7 +4,7 @@
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
-import { readFile } from 'node:fs/promises';
+import { mkdir, readFile, symlink } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { test } from 'node:test';
 import { InferenceSession } from 'onnxruntime-node';
@@ -89,6 +89,24 @@ test('Fashion-MNIST: the example’s command learns, is tested while it does, an
   assert.equal(curve.code, 0, curve.stderr);
   assert.match(curve.stdout, /^Loss {7}.*test, [\d.]+ at the end/);
   assert.match(await readFile(join(cwd, 'runs', 'fashion', 'curve.svg'), 'utf8'), /^<svg [\s\S]*<\/svg>\n$/);
+});
+
+const stamps = '/usr/share/tuxpaint/stamps';
+const noStamps = existsSync(stamps) ? false : `${stamps} is not there: install Debian's tuxpaint-stamps-default`;
+
+test('photographs: the example’s command learns from folders, and names a picture', {
+  timeout,
+  skip: noStamps,
+}, async () => {
+  await mkdir(join(cwd, 'photos'));
+  for (const name of ['animals', 'food', 'plants', 'vehicles'])
+    await symlink(join(stamps, name), join(cwd, 'photos', name));
+  const train = changed(await args('photos', 'train'), { '--epochs': undefined, '--steps': '3', '--batch': '8' });
+  const end = await runCommand([...train, '--json'], { cwd });
+  assert.equal(end.code, 0, end.stderr);
+  const predicted = await runCommand([...(await args('photos', 'predict')), '--json'], { cwd });
+  assert.equal(predicted.code, 0, predicted.stderr);
+  assert.match(predicted.stdout, /^\{"sample":"photos\/vehicles\/.*"label":"(animals|food|plants|vehicles)"/);
 });
 
 const noClassifier = existsSync(classifier)

@@ -50,14 +50,15 @@ function planned(input: Partial<TangentPlanInput>): Plan {
 test('over a link of 1 Mbps a group is twice as fast as one device, where backpropagation uses one', () => {
   const cluster = clusterOf(1);
   const layers = profile.layers.map((layer) => ({ ...layer, outputBytes: 10_000 }));
-  const found = planned({ profile: { ...profile, layers }, staleness: 0 });
+  const wide = { ...profile, layers };
+  const found = planned({ profile: wide, staleness: 0 });
   assert.deepEqual(
     found.stages.map(({ devices }) => devices.length),
     [2],
   );
   // 4 layers · 2 ms · 4 samples; derivatives of 4 bytes take 0.032 ms.
   assert.ok(found.predicted.roundMs >= 32 && found.predicted.roundMs < 32.2, `${found.predicted.roundMs}`);
-  const backward = plan({ profile, cluster, batchSize: 8, optimizerState: 0, planner: 'best' });
+  const backward = plan({ profile: wide, cluster, batchSize: 8, optimizerState: 0, planner: 'best' });
   assert.deepEqual(
     backward.stages.map(({ devices }) => devices.length),
     [1],

@@ -1,0 +1,201 @@
+// Forward gradients beside backpropagation, each case in a process of its own that trains as `asteroid train --workers
+// 0` does: the peak of the process over its start, and the time that a step computes; memory against depth; and what
+// drawing directions takes of a step. Linux only (/proc).
+//   npm run bench -- forward-gradient [--models resnet-18:64,…] [--depths 4,8,16,32,48] [--input 64] [--steps 4]
+// Freed memory goes back to the system at once (bench/memory.ts: `returned`), so that the peak is that of the step.
+
+import { fileURLToPath } from 'node:url';
+import { parseArgs } from 'node:util';
+import { defined } from '../dist/assert.js';
+import { systemClock } from '../dist/clock.js';
+import { createOnnxRuntimeNodeEngine } from '../dist/engine/node/onnxruntime-node.js';
+import { GraphBuilder } from '../dist/graph/builder.js';
+import type { Graph } from '../dist/graph/graph.js';
+import { layers } from '../dist/graph/layers.js';
+import { elementCount, type Tensor, tensor } from '../dist/graph/tensor.js';
+import { buildModel } from '../dist/models/zoo.js';
+import { writeNoise } from '../dist/noise.js';
+import { createRandom } from '../dist/random.js';
+import type { RunSubject } from '../dist/runtime/protocol/run-subject.js';
+import type { TrainingSpec } from '../dist/runtime/protocol/training-spec.js';
+import { trainHere } from '../dist/runtime/run/local.js';
+import { localPlan } from '../dist/runtime/run/local-plan.js';
+import { median } from '../dist/statistics.js';
+import { resetPeak, residentMiB, runJson } from './common/cases.ts';
+import { table } from './common/table.ts';
+
+const { values: flags } = parseArgs({
+  options: {
+    models: {
+      type: 'string',
+      default: 'resnet-18:64,mobilenet-v3-small:64,efficientnet-b0:64,mnasnet-0.5:64,shufflenet-v2-x0.5:64',
+    },
+    depths: { type: 'string', default: '4,8,16,32,48' },
+    input: { type: 'string', default: '64' },
+    steps: { type: 'string', default: '4' },
+    case: { type: 'string' },
+  },
+});
+
+interface Case {
+  /** A built-in model, or `depth:LAYERS`. */
+  readonly model: string;
+  readonly batch: number;
+  /** 0: backpropagation. */
+  readonly tangents: number;
+  readonly kind: 'gaussian' | 'rademacher';
+}
+
+interface Measured extends Case {
+  /** Of the process over its start: compiling is in it. */
+  readonly peakMiB: number;
+  /** Of rounds after the first alone. */
+  readonly stepMiB: number;
+  readonly stepMs: number;
+  readonly drawMs: number;
+}
+
+const script = fileURLToPath(import.meta.url);
+const returned = { MALLOC_ARENA_MAX: '1', MALLOC_MMAP_THRESHOLD_: '65536' };
+
+if (flags.case === undefined) runAll();
+else console.log(JSON.stringify(await measure(JSON.parse(flags.case) as Case)));
+
+function runAll(): void {
+  const measureIn = (found: Case): Measured =>
+    runJson<Measured>(
+      [script, '--input', flags.input, '--steps', flags.steps, '--case', JSON.stringify(found)],
+      returned,
+    );
+  const rows = flags.models.split(',').map((text) => {
+    const [model = '', batch] = text.split(':');
+    const common = { model, batch: Number(batch), kind: 'rademacher' } as const;
+    const backward = measureIn({ ...common, tangents: 0 });
+    const forward = measureIn({ ...common, tangents: 1 });
+    const gaussian = measureIn({ ...common, tangents: 1, kind: 'gaussian' });
+    return [
+      text,
+      backward.peakMiB.toFixed(0),
+      forward.peakMiB.toFixed(0),
+      (forward.peakMiB / backward.peakMiB).toFixed(2),
+      backward.stepMs.toFixed(0),
+      forward.stepMs.toFixed(0),
+      (forward.stepMs / backward.stepMs).toFixed(2),
+      `${((100 * forward.drawMs) / forward.stepMs).toFixed(1)} %`,
+      `${((100 * gaussian.drawMs) / gaussian.stepMs).toFixed(1)} %`,
+    ];
+  });
+  const heads = ['model:batch', 'backward MiB', 'forward MiB', 'ratio', 'backward ms', 'forward ms', 'ratio'];
+  console.log(table([...heads, 'drawing, rademacher', 'drawing, gaussian'], rows));
+  const deep = flags.depths.split(',').map((depth) => {
+    const common = { model: `depth:${depth}`, batch: 64, kind: 'rademacher' } as const;
+    const [backward, one, four] = [0, 1, 4].map((tangents) => measureIn({ ...common, tangents }).stepMiB);
+    return [depth, ...[backward, one, four].map((peak) => defined(peak, 'a peak').toFixed(0))];
+  });
+  console.log(table(['layers', 'backward MiB', 'forward MiB, 1 tangent', '4 tangents'], deep));
+}
+
+/** 3x3 convolutions of 16 channels with ReLU on 32x32. */
+function deepNet(depth: number): Graph {
+  const b = new GraphBuilder('deep', { seed: 1 });
+  let x = b.conv2d(b.input('x', 'float32', ['N', 3, 32, 32]), { name: 'stem', outChannels: 16, kernel: 3, padding: 1 });
+  for (let index = 1; index < depth; index++)
+    x = b.conv2d(b.relu(x), { name: `conv${index}`, outChannels: 16, kernel: 3, padding: 1 });
+  return b.build([b.linear(b.flatten(b.globalAveragePool(x)), { name: 'head', outFeatures: 10 })]);
+}
+
+async function measure({ model, batch, tangents, kind }: Case): Promise<Measured> {
+  const engine = await createOnnxRuntimeNodeEngine();
+  const isDeep = model.startsWith('depth:');
+  const graph = isDeep
+    ? deepNet(Number(model.slice(6)))
+    : buildModel(`${model}:input=${flags.input},classes=10`, { seed: 1 }).graph;
+  const startMiB = residentMiB().now;
+  resetPeak();
+  const subject = subjectOf(graph, { model, batch, tangents, kind });
+  const { sequence, training } = subject;
+  const random = createRandom(1);
+  const shape = defined(graph.inputs[0], 'an input').shape.map((size) => (size === 'N' ? batch : Number(size)));
+  const stepMs: number[] = [];
+  let compilingMiB = 0;
+  await trainHere(
+    subject,
+    {
+      batch: () => ({
+        inputs: [
+          tensor(
+            'float32',
+            shape,
+            Float32Array.from({ length: elementCount(shape) }, () => random.normal()),
+          ),
+        ],
+        labels: tensor(
+          'int64',
+          [batch],
+          Array.from({ length: batch }, () => random.integer(10)),
+        ),
+      }),
+      observe: () => {},
+      onCommitted: (_round, _loss, _correct, _rate, results) => {
+        stepMs.push(defined(Object.values(results)[0], 'a result').busyMs);
+        if (stepMs.length > 1) return;
+        compilingMiB = residentMiB().peak;
+        resetPeak();
+      },
+      onCheckpoint: async () => true,
+    },
+    {
+      ...{ workerCount: 0, firstRound: 0, endRound: Number(flags.steps), checkpointEvery: 1_000_000 },
+      ...{ batchSize: batch, batchSizesToProfile: [1], planGiven: false },
+      learningRate: () => 1e-6,
+      gradientScale: () => 1,
+    },
+    localPlan(sequence.layers.length, batch, batch, training),
+    { engine, clock: systemClock, signal: new AbortController().signal },
+  );
+  const stepMiB = residentMiB().peak - startMiB;
+  const peakMiB = Math.max(compilingMiB - startMiB, stepMiB);
+  await engine.close();
+  return {
+    ...{ model, batch, tangents, kind, peakMiB, stepMiB },
+    stepMs: median(stepMs.slice(1)),
+    drawMs: drawMs(sequence.graph, kind),
+  };
+}
+
+/** What is trained, with SGD and momentum. */
+function subjectOf(graph: Graph, { model, batch, tangents, kind }: Case): RunSubject {
+  const sequence = layers(graph);
+  const training: TrainingSpec = {
+    ...{ batchSize: batch, loss: 'cross-entropy', clipNorm: null, seed: 1, frozen: [] },
+    optimizer: {
+      ...{ kind: 'sgd', momentum: 0.9, nesterov: false, weightDecay: 0 },
+      ...{ beta1: 0.9, beta2: 0.999, epsilon: 1e-8 },
+    },
+    ...(tangents === 0 ? {} : { forwardGradient: { tangentCount: tangents, kind, scales: {}, roundsPerEpoch: 1000 } }),
+  };
+  const pick = (names: readonly string[]): Map<string, Tensor> =>
+    new Map(names.map((name) => [name, defined(sequence.graph.initializers.get(name), name)]));
+  return {
+    modelName: model,
+    sequence,
+    training,
+    label: { name: 'label', type: 'int64', shape: ['N'], batchAxis: 0, differentiable: false } as const,
+    state: { parameter: pick(sequence.graph.parameters), buffer: pick(sequence.graph.buffers), optimizer: new Map() },
+  };
+}
+
+/** What drawing all directions twice takes, as a step does: for its pass, and for its update. */
+function drawMs({ parameters, initializers }: Graph, kind: Case['kind']): number {
+  const counts = parameters.map((name) => elementCount(defined(initializers.get(name), name).shape));
+  const times = [0, 1, 2].map((round) => {
+    const startMs = performance.now();
+    for (const [index, count] of counts.entries())
+      writeNoise(new Float32Array(count), {
+        ...{ kind, seed: 1, round },
+        parts: [{ name: `w${index}`, offset: 0, count, scale: 1, tangent: 0 }],
+      });
+    return performance.now() - startMs;
+  });
+  return 2 * median(times);
+}
