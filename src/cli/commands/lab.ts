@@ -108,7 +108,7 @@ async function run(words: readonly string[], options: LabCommandOptions, output:
   const [file, rest] = labCommands.includes(words[0] ?? '') ? [undefined, words] : [words[0], words.slice(1)];
   if (!labCommands.includes(rest[0] ?? '')) {
     throw new InputError(
-      'asteroid lab run takes a training run: asteroid lab run -- train --model … --data …; ' +
+      'asteroid lab run takes train, infer or serve: asteroid lab run -- train --model … --data …; ' +
         'other programs: asteroid lab exec.',
     );
   }
