@@ -30,6 +30,7 @@ export interface InferenceFlags {
   readonly host: string;
   readonly port: string;
   readonly advertise?: string;
+  readonly codeFile?: string;
   readonly tlsCert?: string;
   readonly tlsKey?: string;
   readonly insecure?: boolean;
@@ -56,6 +57,7 @@ const flags: readonly (readonly [flag: string, description: string, preset?: str
   ],
   ['--port <N>', 'the port for workers; 0 takes a free one', '0'],
   ['--advertise <ADDRESS[:PORT]>', 'what other machines dial, where a router, container or tunnel leads to this one'],
+  ['--code-file <FILE>', 'write the join code there too, for workers that a script starts'],
   ['--tls-cert <FILE>', "an own certificate (PEM) to listen with, instead of the cluster's"],
   ['--tls-key <FILE>', 'its key (PEM)'],
   ['--insecure', 'send everything unencrypted beyond this machine'],

@@ -236,7 +236,7 @@ test('mistakes are one sentence, exit code 2', { timeout }, async () => {
     [['lab', 'sideways'], 'asteroid: asteroid lab sideways does not exist: use up, run, exec or down.\n'],
     [
       ['lab', 'run', '--', 'plan'],
-      'asteroid: asteroid lab run takes a training run: asteroid lab run -- train --model … --data …; ' +
+      'asteroid: asteroid lab run takes train, infer or serve: asteroid lab run -- train --model … --data …; ' +
         'other programs: asteroid lab exec.\n',
     ],
   ];

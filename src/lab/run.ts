@@ -1,6 +1,6 @@
-// Runs `asteroid train` over the devices of a lab: the coordinator in its place, a worker on every device, joined as on
-// real machines, by code and certificate. The workers are detached from the terminal, so that only the coordinator gets
-// Ctrl-C; it ends them in good order.
+// Runs `asteroid train`, `infer` or `serve` over the devices of a lab: the coordinator in its place, a worker on every
+// device, joined as on real machines, by code and certificate. The workers are detached from the terminal, so that only
+// the coordinator gets Ctrl-C; it ends them in good order.
 
 import { type ChildProcess, spawn } from 'node:child_process';
 import { createWriteStream } from 'node:fs';
@@ -33,9 +33,9 @@ const lookAgainMs = 50;
 const keptErrorCharacters = 2_000;
 const main = fileURLToPath(new URL('../cli/main.js', import.meta.url));
 
-/** The flags of `train` that a lab gives itself. */
+/** The flags that a lab gives itself. */
 const ownFlags = ['--host', '--port', '--remote', '--workers', '--code-file'];
-/** The flags of `train` that workers get too: true if they have a value. */
+/** The flags that workers get too: true if they have a value. */
 const sharedFlags: Readonly<Record<string, boolean>> = { '--threads': true, '--engine': true, '--insecure': false };
 
 /** Runs a program on a device, or in the coordinator's place; its terminal is ours. */
@@ -45,8 +45,15 @@ export async function runOn(lab: Lab, device: string, command: readonly string[]
   return { code: await exitOf(child, passSignals(child)) };
 }
 
-/** Runs `asteroid train ...args` with all devices of the lab. */
-export async function trainIn(lab: Lab, args: readonly string[], options: LabRunOptions): Promise<LabEnd> {
+/** The commands that a lab's devices can be the workers of. */
+export const labCommands: readonly string[] = ['train', 'infer', 'serve'];
+
+/** Runs `asteroid COMMAND ...args` with all devices of the lab. */
+export async function runIn(
+  lab: Lab,
+  [command = '', ...args]: readonly string[],
+  options: LabRunOptions,
+): Promise<LabEnd> {
   const own = args.find((arg) => ownFlags.some((flag) => arg === flag || arg.startsWith(`${flag}=`)));
   if (own !== undefined) throw new InputError(`${own} is set by the lab: leave it out.`);
   const { layout, folder } = lab;
@@ -58,12 +65,14 @@ export async function trainIn(lab: Lab, args: readonly string[], options: LabRun
     address,
     '--port',
     String(port),
+    '--workers',
+    '0',
     '--remote',
     String(layout.devices.length),
     '--code-file',
     codeFile,
   ];
-  const [program, ...rest] = commandOn(lab, 'coordinator', [process.execPath, main, 'train', ...args, ...joined]);
+  const [program, ...rest] = commandOn(lab, 'coordinator', [process.execPath, main, command, ...args, ...joined]);
   const environment = { ...process.env, ASTEROID_STATE: join(folder, 'coordinator', 'state') };
   const coordinator = spawn(program, rest, { stdio: 'inherit', env: environment });
   const ended = exitOf(coordinator, passSignals(coordinator));

@@ -12,6 +12,7 @@ import { sizedByData } from '../../runtime/run/subject.ts';
 import { createOutputFile, type OutputFile } from '../../storage/node/output-files.ts';
 import { openSamples, type SampleSource } from '../../storage/node/samples.ts';
 import { bindDataset } from '../../training/data/bind.ts';
+import { withCodeFile } from '../code-file.ts';
 import { addInferenceFlags, type InferenceFlags, inferenceSettings, modelOf, planOf } from '../inference-flags.ts';
 import { createOutput, interruptedExitCode, interruptSignal, type Output } from '../output.ts';
 import { grouped } from '../terminal.ts';
@@ -47,7 +48,8 @@ async function infer(options: InferOptions): Promise<void> {
   const toStdout = options.out === '-';
   if (toStdout && options.json === true)
     throw new InputError('-o - and --json both write to stdout: give -o a file, or leave out --json.');
-  const output = createOutput(toStdout ? { json: true } : options);
+  const plain = createOutput(toStdout ? { json: true } : options);
+  const output = options.codeFile === undefined ? plain : withCodeFile(options.codeFile, plain);
   const signal = interruptSignal(output, 'Stopping when what is in flight is answered …');
   if (options.data === undefined) throw new InputError('--data is missing: give the samples to compute.');
   const loaded = await modelOf(options);

@@ -6,7 +6,7 @@ import { parseCluster } from '../../cluster/validate.ts';
 import { computeEnvironment } from '../../engine/node/host-node.ts';
 import { InputError } from '../../errors.ts';
 import { findLab, type Lab, type LabSettings, makeLab, removeLab } from '../../lab/lab.ts';
-import { type LabEnd, runOn, trainIn } from '../../lab/run.ts';
+import { type LabEnd, labCommands, runIn, runOn } from '../../lab/run.ts';
 import { stateFolder } from '../../runtime/host/security/state-folder.ts';
 import { readText } from '../files.ts';
 import { createOutput, interruptedExitCode, type Output } from '../output.ts';
@@ -105,20 +105,20 @@ async function down(words: readonly string[], { name }: LabCommandOptions, outpu
 
 /** `run -- train …` in the lab that is up, or `run CLUSTER.yaml -- train …` in one made for it. */
 async function run(words: readonly string[], options: LabCommandOptions, output: Output): Promise<void> {
-  const [file, rest] = words[0] === 'train' ? [undefined, words] : [words[0], words.slice(1)];
-  if (rest[0] !== 'train') {
+  const [file, rest] = labCommands.includes(words[0] ?? '') ? [undefined, words] : [words[0], words.slice(1)];
+  if (!labCommands.includes(rest[0] ?? '')) {
     throw new InputError(
-      'asteroid lab run takes a training run: asteroid lab run -- train --model … --data …; ' +
+      'asteroid lab run takes train, infer or serve: asteroid lab run -- train --model … --data …; ' +
         'other programs: asteroid lab exec.',
     );
   }
-  const train = (lab: Lab): Promise<LabEnd> =>
-    trainIn(lab, [...rest.slice(1), ...(output.isJson && !rest.includes('--json') ? ['--json'] : [])], {
+  const runThere = (lab: Lab): Promise<LabEnd> =>
+    runIn(lab, [...rest, ...(output.isJson && !rest.includes('--json') ? ['--json'] : [])], {
       environment: computeEnvironment(process.env),
       onWarning: (message) => output.observe({ kind: 'warning', message }),
     });
   if (file === undefined) {
-    process.exitCode = (await train(await findLab(options.name, stateFolder()))).code;
+    process.exitCode = (await runThere(await findLab(options.name, stateFolder()))).code;
     return;
   }
   await toItsEnd(async (isInterrupted) => {
@@ -126,7 +126,7 @@ async function run(words: readonly string[], options: LabCommandOptions, output:
     try {
       if (isInterrupted()) return;
       show(lab, output);
-      process.exitCode = (await train(lab)).code;
+      process.exitCode = (await runThere(lab)).code;
     } finally {
       await removeLab(options.name, stateFolder());
     }

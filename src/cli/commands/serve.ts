@@ -5,6 +5,7 @@ import { systemClock } from '../../clock.ts';
 import { InputError } from '../../errors.ts';
 import { prepareInferenceHere } from '../../runtime/host/infer-here.ts';
 import { type ServeSettings, type Serving, serveHere } from '../../runtime/host/serve-here.ts';
+import { withCodeFile } from '../code-file.ts';
 import { positive } from '../flag-values.ts';
 import { addInferenceFlags, type InferenceFlags, inferenceSettings, modelOf, planOf } from '../inference-flags.ts';
 import { createOutput, interruptSignal, type Output } from '../output.ts';
@@ -51,7 +52,8 @@ Example:
 }
 
 async function serve(options: ServeOptions): Promise<void> {
-  const output = createOutput(options);
+  const plain = createOutput(options);
+  const output = options.codeFile === undefined ? plain : withCodeFile(options.codeFile, plain);
   const signal = interruptSignal(output, 'Answering what has come, then ending; Ctrl-C again ends at once …');
   const settings = serveSettings(options);
   const model = await modelOf(options);

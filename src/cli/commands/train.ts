@@ -3,14 +3,13 @@
 import { join } from 'node:path';
 import type { Command } from 'commander';
 import { InputError } from '../../errors.ts';
-import { writeSecret } from '../../runtime/host/security/state-folder.ts';
-import type { RunEvent } from '../../runtime/protocol/events.ts';
 import type { TrainSettings } from '../../runtime/run/settings.ts';
 import { nodeDisk } from '../../storage/node/disk.ts';
 import { resumeRunFolder } from '../../storage/run-folder.ts';
+import { withCodeFile } from '../code-file.ts';
 import { isThere, readConfig } from '../files.ts';
 import { readRun } from '../inputs.ts';
-import { createOutput, interruptSignal, type Output } from '../output.ts';
+import { createOutput, interruptSignal } from '../output.ts';
 import { runIn, runInNewFolder, withLocalWorkers } from '../run.ts';
 import { addSettingFlags, flagName, givenFlags, resolveSettings } from '../settings.ts';
 
@@ -72,19 +71,6 @@ async function train(options: TrainOptions): Promise<void> {
     const folder = await resumeRunFolder(resume, run.machine.firstRound, { disk: nodeDisk, onWarning });
     return runIn({ folder }, run, surroundings);
   });
-}
-
-/** Writes the join code to a file for scripts; it appears whole, readable by its owner only. */
-function withCodeFile(path: string, output: Output): Output {
-  const observe = (event: RunEvent): void => {
-    if (event.kind === 'listening') {
-      writeSecret(path, `${event.joinCode}\n`).catch((error: unknown) =>
-        output.observe({ kind: 'warning', message: error instanceof Error ? error.message : String(error) }),
-      );
-    }
-    output.observe(event);
-  };
-  return { ...output, observe };
 }
 
 async function effectiveSettings({
