@@ -114,7 +114,7 @@ function lengthOf(text: string, most: number): number {
   const length = /^\d{1,12}$/.test(text) ? Number(text) : Number.NaN;
   if (!(length <= most))
     throw new InputError(
-      `Inference-Header-Content-Length is ${JSON.stringify(text.slice(0, 40))}: give the length of the JSON in bytes, ` +
+      `Inference-Header-Content-Length is ${JSON.stringify(text.slice(0, 40))}: give the JSON's length in bytes, ` +
         `at most the body's ${most}.`,
     );
   return length;
