@@ -370,16 +370,16 @@ async function runWithOne(seed: number, wrongAt: number): Promise<{ isWell: bool
   }
 }
 
-test('2,000 messages with one thing wrong: each run ends, with a typed error or well', {
+test('1,000 messages with one thing wrong: each run ends, with a typed error or well', {
   timeout: 60_000,
 }, async () => {
   const { isWell, messageCount } = await runWithOne(0, -1);
   assert.equal(isWell, true);
   let failureCount = 0;
-  for (let seed = 0; seed < 2000; seed++) {
+  for (let seed = 0; seed < 1000; seed++) {
     const { isWell } = await runWithOne(seed, seed % (messageCount + 1));
     if (!isWell) failureCount++;
   }
-  assert.ok(failureCount > 1000, String(failureCount));
+  assert.ok(failureCount > 500, String(failureCount));
   assert.ok(defined(subject.state.parameter.get('a.bias'), 'a.bias').data.length === 7);
 });
