@@ -79,3 +79,11 @@ test('300 random plans: at least the busiest device’s or link’s time, and ha
   }
   assert.ok(shorterCount > 20, `${shorterCount}`);
 });
+
+test('of rounds that overlap: the period of the stream', () => {
+  const layout = { ...plan([['a'], ['b']], 2), schedule: 'async' };
+  const simulator = createSimulator(profile, cluster);
+  const { roundMs } = simulator(program(layout), layout, { events: false });
+  assert.equal(steadyRoundMs(simulator, program(layout), layout), roundMs);
+  assert.equal(roundMs, 12, 'stage 1 computes two micro-batches of 2 + 4 ms');
+});

@@ -3,6 +3,7 @@
 
 import type { PlanLayout } from '../cluster/cluster.ts';
 import type { DeviceProgram, Instruction, Program } from '../schedule/program.ts';
+import { scheduleOf } from '../schedule/schedules.ts';
 import type { Simulator } from './simulate.ts';
 
 /**
@@ -10,6 +11,8 @@ import type { Simulator } from './simulate.ts';
  * AllReduce, overlaps with the beginning of the next.
  */
 export function steadyRoundMs(simulator: Simulator, program: Program, plan: PlanLayout): number {
+  // The time of a stream's round is that of its steady state.
+  if (scheduleOf(plan.schedule).isStream) return simulator(program, plan, { events: false }).roundMs;
   const endMs = (count: number): number =>
     simulator(repeatedProgram(program, count), repeatedPlan(plan, count), { events: false }).roundMs;
   return endMs(3) - endMs(2);
