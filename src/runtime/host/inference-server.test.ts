@@ -103,7 +103,7 @@ const refusals: readonly (readonly [string, RequestInit & { readonly path?: stri
     'a length beyond the body',
     { body: body([1, 2]), headers: { 'Inference-Header-Content-Length': '999' } },
     400,
-    /body has/,
+    /"999": give the JSON.s length in bytes, at most the body/,
   ],
   ['a body beyond the limit', { body: body([1, 2]).padEnd(1001) }, 413, /at most 1000 bytes/],
   ['a compressed body', { body: 'x', headers: { 'content-encoding': 'gzip' } }, 415, /uncompressed/],
