@@ -4,6 +4,15 @@
 /** The user's input is wrong: a file, a flag, a model, a shape. The CLI exits with 2 and prints only the message. */
 export class InputError extends Error {
   override readonly name = 'InputError';
+
+  /** What a file or a flag says may be part of the message: its line breaks and control characters are escaped. */
+  constructor(message = '', options: ErrorOptions = {}) {
+    super(onOneLine(message), options);
+  }
+}
+
+function onOneLine(message: string): string {
+  return message.replace(/\p{Cc}/gu, (character) => JSON.stringify(character).slice(1, -1));
 }
 
 /**

@@ -84,7 +84,9 @@ export function toFailure(error: unknown): Failure {
 
 /** The error again, of its class where it is one of ours. */
 export function fromFailure({ name, message, stack }: Failure): Error {
-  const Class = Object.hasOwn(classes, name) ? classes[name as keyof typeof classes] : Error;
+  const Class: new (message: string) => Error = Object.hasOwn(classes, name)
+    ? classes[name as keyof typeof classes]
+    : Error;
   const error = new Class(message);
   if (stack !== undefined) error.stack = stack;
   return error;

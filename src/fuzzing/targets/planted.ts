@@ -46,7 +46,7 @@ export const plantedTargets: readonly TargetEntry[] = [
   [
     'planted-page',
     planted(() => {
-      throw new InputError(`a\nb${'c'.repeat(20)}`);
+      throw Object.assign(new InputError(''), { message: `a\nb${'c'.repeat(20)}` });
     }),
   ] as const,
 ].map(([name, create]) => ({ name: name, share: 0, refusals: [InputError], create }));
