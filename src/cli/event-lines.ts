@@ -19,6 +19,8 @@ export function lineOf(event: RunEvent): readonly [label: string, text: string] 
       return ['Drift', driftText(event)];
     case 'capacities':
       return ['Capacity', capacitiesText(event)];
+    case 'overdue':
+      return ['Overdue', overdueText(event)];
     case 'recovered':
       return ['Resumed', `at round ${event.round}, after ${event.seconds.toFixed(1)} s`];
     case 'stream':
@@ -68,6 +70,10 @@ function capacitiesText({ capacities, isKept }: Event<'capacities'>): string {
   const each = Object.entries(capacities).map(([device, factor]) => `${device} ${factor.toFixed(2)}`);
   const what = isKept ? 'layers stay where they are' : 'layers are shared out anew';
   return `${each.join(', ')} (times as long as the central node takes): ${what}`;
+}
+
+function overdueText({ round, seconds }: Event<'overdue'>): string {
+  return `the gradients of round ${round} have not come for ${seconds.toFixed(1)} s: all devices are asked whether they live`;
 }
 
 function driftText({ factors, links }: Event<'drift'>): string {

@@ -156,6 +156,8 @@ export type MachineInput =
   | { readonly kind: 'checkpointed'; readonly round: number }
   /** Rounds below `rounds` have data. `isLast`: there will be no others. */
   | { readonly kind: 'offered'; readonly rounds: number; readonly isLast: boolean }
+  /** The gradients of the oldest round in flight have not come for so long, and all devices answer. */
+  | { readonly kind: 'overdue'; readonly seconds: number }
   | { readonly kind: 'stop' }
   /** Nobody has come for as long as the run waits for devices. */
   | { readonly kind: 'gave-up' };

@@ -97,14 +97,14 @@ function replanned(
   kind: RecoveryPolicy['replan'],
   { workers, capacities }: { readonly workers: readonly string[]; readonly capacities: CapacityWatch },
 ): Plan {
-  switch (kind) {
-    case 'light':
-      return lightReplan(input);
-    case 'capacities':
+  try {
+    if (kind === 'take-over') return takeOver({ ...input, profile: assumedProfile(input) });
+    if (kind === 'capacities')
       return partitionedAgain({ ...input, workers, central: capacities.central }, capacities.capacities);
-    case 'take-over':
-      return takeOver({ ...input, profile: assumedProfile(input) });
+  } catch (error) {
+    if (!(error instanceof InputError)) throw error; // what they would do does not fit: ours looks at memory
   }
+  return lightReplan(input);
 }
 
 /** The workers of a pipeline, in its order. */

@@ -137,6 +137,8 @@ export type RunEvent =
       readonly capacities: Readonly<Record<string, number>>;
       readonly isKept: boolean;
     }
+  /** FTPipeHD's timer: the gradients of a round have not come for so long, and all devices are asked. */
+  | { readonly kind: 'overdue'; readonly round: number; readonly seconds: number }
   | { readonly kind: 'repeated'; readonly round: number }
   /** Single-device stages have been copied, in the version after `round` rounds. */
   | { readonly kind: 'replicated'; readonly round: number }

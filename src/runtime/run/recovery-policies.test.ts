@@ -13,6 +13,7 @@ import { withStaleness } from '../../schedule/staleness.ts';
 import { delayedOracle, StreamParts } from '../../testing/delayed-oracle.ts';
 import { difference, type MemoryCluster, type MemoryRun, startCluster } from '../../testing/memory-cluster.ts';
 import { batches, chainOfLinears, subjectOf, type TestNet } from '../../testing/training-subjects.ts';
+import { createVirtualClock, type VirtualClock } from '../../testing/virtual-clock.ts';
 import type { ProfileCache } from '../device/measure/cached-profile.ts';
 import { type RecoveryPolicy, recoveryPolicies } from '../knowledge/recovery-policies.ts';
 import type { RunEvent } from '../protocol/events.ts';
@@ -51,6 +52,10 @@ interface Given {
   readonly copyEvery?: number;
   /** Devices that are lost when the data of a round are asked for. */
   readonly losses?: readonly { readonly device: string; readonly atRound: number }[];
+  /** Time passes when nothing else can happen. Default: real time. */
+  readonly clock?: VirtualClock;
+  readonly isDropped?: (from: string, to: string) => boolean;
+  readonly observe?: MemoryRun['observe'];
 }
 
 /** Their policy, with periods for few rounds. */
@@ -58,7 +63,16 @@ const theirs: RecoveryPolicy = { ...recoveryPolicies.ftpipehd, repartition: { fi
 
 /** Runs three workers to the end, and compares with the oracle. */
 async function runWith(given: Given): Promise<MemoryCluster> {
-  const { policy, factors = {}, endRound = 14, checkpointEvery = 10, copyEvery = 5, losses = [] } = given;
+  const {
+    policy,
+    factors = {},
+    endRound = 14,
+    checkpointEvery = 10,
+    copyEvery = 5,
+    losses = [],
+    clock,
+    isDropped,
+  } = given;
   const parts = new StreamParts();
   const due = [...losses];
   let layout: PlanLayout | undefined;
@@ -98,13 +112,24 @@ async function runWith(given: Given): Promise<MemoryCluster> {
         },
       });
     },
-    observe: (event, { losses: recorded }) => {
+    ...(clock === undefined ? {} : { clock, links: { clock, bandwidthMbps: 1000, latencyMs: 1 } }),
+    ...(clock === undefined || isDropped === undefined
+      ? {}
+      : {
+          linkBetween: (one, other) => ({
+            ...{ clock, bandwidthMbps: 1000, latencyMs: 1 },
+            tamper: (message, from) => (isDropped(from, from === one ? other : one) ? [] : [message]),
+          }),
+        }),
+    observe: (event, running) => {
+      given.observe?.(event, running);
+      const { losses: recorded } = running;
       if (event.kind === 'deployment') layout = event.plan;
       parts.observe(event, recorded.length);
     },
   };
   cluster = await startCluster(run);
-  const found = await cluster.outcome();
+  const found = await (clock === undefined ? cluster.outcome() : clock.runUntil(cluster.outcome()));
   assert.equal(found.losses.length, endRound);
   const oracle = await delayedOracle({ ...run, batch }, parts.parts, endRound);
   const { loss, weight, worst } = difference(found, { ...found, ...oracle });
@@ -170,6 +195,43 @@ test('ResPipe: the next worker takes over all layers of a lost one, and keeps it
   const [a = 0, b = 0, c = 0] = [...before.matchAll(/(\d+) on/g)].map(([, count]) => Number(count));
   assert.equal(after, `${a} on a, ${b + c} on c`);
   assert.equal(eventsOf(cluster, 'recovering')[0]?.movedMiB, 0, 'it has the copy');
+});
+
+const timed: RecoveryPolicy = { ...theirs, timer: { leastMs: 400, batches: 8 } };
+
+test('the timer: a worker that does not answer is given up, before its silence says so', { timeout }, async () => {
+  const cluster = await runWith({
+    ...{ policy: timed, clock: createVirtualClock() },
+    observe: (event, running) => {
+      if (event.kind === 'replicated' && event.round === 5) running.silence('b');
+    },
+  });
+  assert.equal(eventsOf(cluster, 'overdue').length, 1);
+  assert.deepEqual(
+    eventsOf(cluster, 'left').map(({ device, reason }) => [device, reason]),
+    [['b', 'no answer within 1 s']],
+  );
+  assert.equal(eventsOf(cluster, 'deployment').at(-1)?.plan.stages.length, 2);
+});
+
+test('the timer: all workers answer, so that training begins again with the batch that is missing', {
+  timeout,
+}, async () => {
+  let isLossy = false;
+  const cluster = await runWith({
+    ...{ policy: { ...timed, repartition: { first: 100, every: 100 } }, clock: createVirtualClock() },
+    isDropped: (from, to) => isLossy && [from, to].sort().join() === 'a,b',
+    observe: (event) => {
+      if (event.kind === 'replicated' && event.round === 5) isLossy = true;
+      if (event.kind === 'recovering') isLossy = false;
+    },
+  });
+  assert.equal(eventsOf(cluster, 'left').length, 0);
+  const [overdue] = eventsOf(cluster, 'overdue');
+  const [change] = eventsOf(cluster, 'recovering');
+  assert.deepEqual([change?.lost, change?.round], [[], overdue?.round]);
+  assert.match(change?.cause ?? '', /^the gradients of round \d+ did not come for 0\.\d s$/);
+  assert.equal(new Set(layoutsOf(cluster)).size, 1);
 });
 
 test('20 seeded losses by their policy: the run is the oracle restarted where its events say', {
