@@ -186,7 +186,7 @@ test('every rule of the format is checked', () => {
 
 test('bfloat16 is read as float32', () => {
   // 1.5 is 0x3fc0, −2 is 0xc000
-  const { tensors } = read(file(`{"a":${entry('BF16', '[2]', '[0,4]')}}`, [0xc0, 0x3f, 0x00, 0xc0]));
+  const tensors = read(file(`{"a":${entry('BF16', '[2]', '[0,4]')}}`, [0xc0, 0x3f, 0x00, 0xc0]));
   assert.deepEqual(tensors.get('a'), tensor('float32', [2], [1.5, -2]));
 });
 

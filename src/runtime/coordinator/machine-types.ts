@@ -40,6 +40,8 @@ export interface MachineConfig extends RoundBatches {
    * little by the plan.
    */
   readonly replicateEvery?: number;
+  /** Copies are due where the number of rounds is a multiple, besides once for each layout. Default false. */
+  readonly replicatesAtMultiples?: boolean;
   /**
    * The state never changes, as in a run that only infers: whoever holds layers after some rounds holds them after all
    * others, and the coordinator has what nobody holds. There are no checkpoints. Default false.
