@@ -127,7 +127,7 @@ export function wrap<T extends ElementType>(type: T, shape: readonly number[], d
   return { type, shape: [...shape], data };
 }
 
-/** Tensors whose elements are not at hand: of {@link lazyTensor} before they are read, of {@link rereadTensor} always. */
+/** Tensors whose elements are not at hand: of {@link lazyTensor} until they are read, {@link rereadTensor} always. */
 const unread = new WeakSet<Tensor>();
 
 /**

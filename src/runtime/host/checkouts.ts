@@ -95,10 +95,11 @@ function fileNameOf(name: string, tensors: ReadonlyMap<string, Tensor>, prefix: 
 }
 
 function unfit(folder: string, name: string, found: Tensor | undefined, shape: readonly number[]): InputError {
+  const expected = `float [${shape.join(', ')}]`;
   const what =
     found === undefined
       ? `have no ${name}`
-      : `have ${name} as ${found.type} [${found.shape.join(', ')}], and config.json makes it float [${shape.join(', ')}]`;
+      : `have ${name} as ${found.type} [${found.shape.join(', ')}], and config.json makes it ${expected}`;
   return new InputError(
     `The weights in ${folder} ${what}: they do not belong to its config.json; download both again.`,
   );

@@ -98,8 +98,9 @@ export async function loadInferenceModel(
   { seed = 0, inputShapes = [], output }: { seed?: number; inputShapes?: readonly InputShape[]; output?: string } = {},
 ): Promise<InferenceModel> {
   const isBuiltIn = isZooSpec(spec);
-  if (!isBuiltIn && checkoutSpec(spec) === undefined && !/[\\/]|\.[a-z]\w*$/i.test(spec)) buildModel(spec); // names the built-in ones
   const checkout = isBuiltIn ? undefined : checkoutSpec(spec);
+  const isFile = !isBuiltIn && checkout === undefined;
+  if (isFile && !/[\\/]|\.[a-z]\w*$/i.test(spec)) buildModel(spec); // names the built-in ones
   const graph = isBuiltIn
     ? buildModel(spec, { seed }).graph
     : checkout !== undefined

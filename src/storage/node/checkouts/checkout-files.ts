@@ -78,7 +78,8 @@ function openShards(folder: string): ReadonlyMap<string, Tensor> {
       const value = shards.get(file)?.get(name);
       if (value === undefined)
         throw new InputError(
-          `${path} says that ${file} holds ${JSON.stringify(name.slice(0, 100))}, which it does not; download both again.`,
+          `${path} says that ${file} holds ${JSON.stringify(name.slice(0, 100))}, which it does not; download ` +
+            'both again.',
         );
       return [name, value];
     }),
