@@ -61,30 +61,38 @@ interface Given {
 /** Their policy, with periods for few rounds. */
 const theirs: RecoveryPolicy = { ...recoveryPolicies.ftpipehd, repartition: { first: 3, every: 27 } };
 
-/** Runs three workers to the end, and compares with the oracle. */
-async function runWith(given: Given): Promise<MemoryCluster> {
-  const {
-    policy,
-    factors = {},
-    endRound = 14,
-    checkpointEvery = 10,
-    copyEvery = 5,
-    losses = [],
-    clock,
-    isDropped,
-  } = given;
-  const parts = new StreamParts();
-  const due = [...losses];
-  let layout: PlanLayout | undefined;
-  let cluster: MemoryCluster | undefined;
-  const batch = batches(net, subject);
-  const run: MemoryRun = {
-    subject,
-    batch: (round) => {
-      const lost = due.findIndex(({ atRound }) => atRound <= round);
-      for (const { device } of lost < 0 ? [] : due.splice(lost, 1)) queueMicrotask(() => cluster?.kill(device));
-      return batch(round);
+/** An engine that has computed, each time it is asked after a batch, what `layersOf` layers take a device. */
+function engineOf(layersOf: () => number, factor: number): ReturnType<typeof createReferenceEngine> {
+  let busyMs = 0;
+  return Object.assign(createReferenceEngine(), {
+    busyMs: () => {
+      busyMs += layersOf() * layerMs * factor;
+      return busyMs;
     },
+  });
+}
+
+/** Links that take time, if there is a clock, and may drop what is sent. */
+function linksOf({ clock, isDropped = () => false }: Given): Pick<MemoryRun, 'clock' | 'links' | 'linkBetween'> {
+  if (clock === undefined) return {};
+  const links = { clock, bandwidthMbps: 1000, latencyMs: 1 };
+  return {
+    ...{ clock, links },
+    linkBetween: (one, other) => ({
+      ...links,
+      tamper: (message, from) => (isDropped(from, from === one ? other : one) ? [] : [message]),
+    }),
+  };
+}
+
+/** Three workers whose first plan is the planner's. `layersOf`: how many layers a device has now. */
+function runOf(given: Given, layersOf: (device: string) => number): MemoryRun & { readonly endRound: number } {
+  const { policy, factors = {}, endRound = 14, checkpointEvery = 10, copyEvery = 5 } = given;
+  const batching = { planner: 'ftpipehd', schedule: 'async', batchSize: 4, microBatchSize: 4 };
+  return {
+    subject,
+    endRound,
+    batch: batches(net, subject),
     workerNames: ['a', 'b', 'c'],
     machine: {
       ...{ endRound, checkpointEvery, replicateEvery: copyEvery, replicatesAtMultiples: true },
@@ -93,45 +101,38 @@ async function runWith(given: Given): Promise<MemoryCluster> {
     factsOf: () => ({ cpuModel: 'all alike: one link is measured for all' }),
     profileCache,
     recovery: policy,
-    choosePlan: (profile, devices) =>
-      withStaleness(
-        plan({
-          ...{ profile, cluster: devices, planner: 'ftpipehd', schedule: 'async', batchSize: 4, microBatchSize: 4 },
-          optimizerState: 1,
-        }),
-        {},
-      ),
-    createEngine: (device) => {
-      let busyMs = 0;
-      // Each time it is asked, after a batch, it has computed what the device's layers take.
-      return Object.assign(createReferenceEngine(), {
-        busyMs: () => {
-          const own = layout?.stages.find(({ devices }) => devices.includes(device))?.layers ?? [0, 0];
-          busyMs += (own[1] - own[0]) * layerMs * (factors[device] ?? 1);
-          return busyMs;
-        },
-      });
+    choosePlan: (profile, cluster) =>
+      withStaleness(plan({ ...{ profile, cluster, ...batching }, optimizerState: 1 }), {}),
+    createEngine: (device) => engineOf(() => layersOf(device), factors[device] ?? 1),
+    ...linksOf(given),
+  };
+}
+
+/** Runs three workers to the end, and compares with the oracle. */
+async function runWith(given: Given): Promise<MemoryCluster> {
+  const parts = new StreamParts();
+  const due = [...(given.losses ?? [])];
+  let layout: PlanLayout | undefined;
+  const run = runOf(given, (device) => {
+    const [first, end] = layout?.stages.find(({ devices }) => devices.includes(device))?.layers ?? [0, 0];
+    return end - first;
+  });
+  const cluster = await startCluster({
+    ...run,
+    batch: (round) => {
+      const lost = due.findIndex(({ atRound }) => atRound <= round);
+      for (const { device } of lost < 0 ? [] : due.splice(lost, 1)) queueMicrotask(() => cluster.kill(device));
+      return run.batch(round);
     },
-    ...(clock === undefined ? {} : { clock, links: { clock, bandwidthMbps: 1000, latencyMs: 1 } }),
-    ...(clock === undefined || isDropped === undefined
-      ? {}
-      : {
-          linkBetween: (one, other) => ({
-            ...{ clock, bandwidthMbps: 1000, latencyMs: 1 },
-            tamper: (message, from) => (isDropped(from, from === one ? other : one) ? [] : [message]),
-          }),
-        }),
     observe: (event, running) => {
       given.observe?.(event, running);
-      const { losses: recorded } = running;
       if (event.kind === 'deployment') layout = event.plan;
-      parts.observe(event, recorded.length);
+      parts.observe(event, running.losses.length);
     },
-  };
-  cluster = await startCluster(run);
-  const found = await (clock === undefined ? cluster.outcome() : clock.runUntil(cluster.outcome()));
-  assert.equal(found.losses.length, endRound);
-  const oracle = await delayedOracle({ ...run, batch }, parts.parts, endRound);
+  });
+  const found = await (given.clock === undefined ? cluster.outcome() : given.clock.runUntil(cluster.outcome()));
+  assert.equal(found.losses.length, run.endRound);
+  const oracle = await delayedOracle(run, parts.parts, run.endRound);
   const { loss, weight, worst } = difference(found, { ...found, ...oracle });
   const text = JSON.stringify(parts.parts.map(({ first, recorded }) => [first, recorded]));
   assert.ok(loss <= 1e-5, `losses differ by ${loss}: ${found.losses} and ${oracle.losses}, streams ${text}`);
