@@ -73,7 +73,8 @@ function capacitiesText({ capacities, isKept }: Event<'capacities'>): string {
 }
 
 function overdueText({ round, seconds }: Event<'overdue'>): string {
-  return `the gradients of round ${round} have not come for ${seconds.toFixed(1)} s: all devices are asked whether they live`;
+  const what = `the gradients of round ${round} have not come for ${seconds.toFixed(1)} s`;
+  return `${what}: all devices are asked whether they live`;
 }
 
 function driftText({ factors, links }: Event<'drift'>): string {
