@@ -6,6 +6,7 @@ import type { Link } from '../../transport/link.ts';
 import type { DeviceFacts } from '../protocol/device-facts.ts';
 import { message } from '../protocol/messages.ts';
 import { receive } from './answers.ts';
+import { BatchTimer } from './batch-timer.ts';
 import { CoordinatorContext } from './context.ts';
 import { DecisionsAtLeisure } from './decisions-at-leisure.ts';
 import { Deployment } from './deployment.ts';
@@ -39,7 +40,13 @@ export function createCoordinator(options: CoordinatorOptions): Coordinator {
   const decisions = new DecisionsAtLeisure(context);
   const presence = new Presence(context, (device, frame) => receive({ context, decisions }, device, frame));
   options.onReady?.((rounds, isLast) => context.input({ kind: 'offered', rounds, isLast }));
-  const performers = { context, presence, deployment: new Deployment(context), decisions };
+  const performers = {
+    context,
+    presence,
+    deployment: new Deployment(context),
+    decisions,
+    timer: new BatchTimer(context, presence),
+  };
   return {
     join: (name, link, facts) => presence.join(name, link, facts),
     stop: () => context.input({ kind: 'stop' }),

@@ -40,6 +40,8 @@ export interface MachineConfig extends RoundBatches {
    * little by the plan.
    */
   readonly replicateEvery?: number;
+  /** Copies are due where the number of rounds is a multiple, besides once for each layout. Default false. */
+  readonly replicatesAtMultiples?: boolean;
   /**
    * The state never changes, as in a run that only infers: whoever holds layers after some rounds holds them after all
    * others, and the coordinator has what nobody holds. There are no checkpoints. Default false.
@@ -162,6 +164,8 @@ export type MachineInput =
   | { readonly kind: 'checkpointed'; readonly round: number }
   /** Rounds below `rounds` have data. `isLast`: there will be no others. */
   | { readonly kind: 'offered'; readonly rounds: number; readonly isLast: boolean }
+  /** The gradients of the oldest round in flight have not come for so long, and all devices answer. */
+  | { readonly kind: 'overdue'; readonly seconds: number }
   | { readonly kind: 'stop' }
   /** From the next round that nobody has begun on, the learning rate is `factor` times the schedule's. */
   | { readonly kind: 'learning-rate-scaled'; readonly factor: number }

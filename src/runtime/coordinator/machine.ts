@@ -13,7 +13,7 @@ import { assert, defined } from '../../assert.ts';
 import { scheduleOf } from '../../schedule/schedules.ts';
 import type { Phase } from '../protocol/events.ts';
 import type { Proposal } from '../protocol/layout-change.ts';
-import { confirmedAlive, expel, lost, relayout, suspected, wantsToLeave } from './changes.ts';
+import { confirmedAlive, expel, lost, overdue, relayout, suspected, wantsToLeave } from './changes.ts';
 import { cooled, joinerAnswered, joinLater, startQueued } from './joiners.ts';
 import type { Answer, MachineConfig, MachineEffect, MachineInput, MachineState, Step } from './machine-types.ts';
 import { fail, fullMembers } from './members.ts';
@@ -91,6 +91,8 @@ function transition(config: MachineConfig, state: MachineState, input: MachineIn
       return afterCheckpoint(config, state, input.round);
     case 'offered':
       return offered(config, state, input);
+    case 'overdue':
+      return overdue(state, input.seconds);
     case 'stop':
       return stop(config, state);
     case 'learning-rate-scaled':

@@ -17,6 +17,10 @@ export function lineOf(event: RunEvent): readonly [label: string, text: string] 
       return ['Checked', checkedText(event)];
     case 'drift':
       return ['Drift', driftText(event)];
+    case 'capacities':
+      return ['Capacity', capacitiesText(event)];
+    case 'overdue':
+      return ['Overdue', overdueText(event)];
     case 'recovered':
       return ['Resumed', `at round ${event.round}, after ${event.seconds.toFixed(1)} s`];
     case 'stream':
@@ -103,6 +107,17 @@ function suspectedText({ device, silentMs, deadAfterMs }: Event<'suspected'>): s
 function checkedText({ roundMs, plannedMs }: Event<'checked'>): string {
   const planned = plannedMs === 0 ? '' : `, ${roundText(plannedMs)} as planned`;
   return `a round takes ${roundText(roundMs)} by what its stages took so far${planned}`;
+}
+
+function capacitiesText({ capacities, isKept }: Event<'capacities'>): string {
+  const each = Object.entries(capacities).map(([device, factor]) => `${device} ${factor.toFixed(2)}`);
+  const what = isKept ? 'layers stay where they are' : 'layers are shared out anew';
+  return `${each.join(', ')} (times as long as the central node takes): ${what}`;
+}
+
+function overdueText({ round, seconds }: Event<'overdue'>): string {
+  const what = `the gradients of round ${round} have not come for ${seconds.toFixed(1)} s`;
+  return `${what}: all devices are asked whether they live`;
 }
 
 function driftText({ factors, links }: Event<'drift'>): string {
