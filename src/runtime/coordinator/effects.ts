@@ -69,6 +69,8 @@ const handlers: {
   },
   'stream-begins': ({ context }, { plan, round }) =>
     context.observe({ kind: 'stream', round, staleness: stalenessOf(plan) }),
+  'learning-rate-changes': ({ context }, { round, factor }) =>
+    context.observe({ kind: 'learning-rate', round, factor }),
   replicated: ({ context }, { round }) => context.observe({ kind: 'replicated', round }),
   dismiss: ({ presence }, { device, reason }) => presence.dismiss(device, reason),
   'write-checkpoint': ({ deployment }, { round }) => deployment.writeCheckpoint(round),

@@ -187,6 +187,15 @@ export type RunEvent =
       readonly loss: number;
       readonly sampleCount: number;
     }
+  /** Somebody asked for this in the window, and it is being done. */
+  | {
+      readonly kind: 'asked';
+      readonly what: 'stop' | 'drain' | 'learning-rate';
+      readonly device?: string;
+      readonly factor?: number;
+    }
+  /** From `round` on the learning rate is `factor` times what the schedule says. */
+  | { readonly kind: 'learning-rate'; readonly round: number; readonly factor: number }
   | { readonly kind: 'stopped'; readonly round: number }
   | { readonly kind: 'failed'; readonly message: string };
 
