@@ -134,7 +134,8 @@ async function measure(bench: LabBench, bed: Testbed, scheme: Scheme): Promise<K
   bench.log(`  ${scheme}: ${layouts.join(' -> ')}`);
   bench.log(
     `    layout after ${found.standsS.toFixed(2)} s, next batch ${found.nextS.toFixed(2)}, ` +
-      `new ${found.newS.toFixed(2)} (${found.repeatedRounds} again), ${found.movedMiB.toFixed(2)} MiB from ${found.source}; ` +
+      `new ${found.newS.toFixed(2)} (${found.repeatedRounds} again), ` +
+      `${found.movedMiB.toFixed(2)} MiB from ${found.source}; ` +
       `capacities ${JSON.stringify(found.capacities)}`,
   );
   return found;
