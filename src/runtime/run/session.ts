@@ -8,6 +8,7 @@ import { bytesInMiB } from '../../cluster/memory.ts';
 import { RunError } from '../../errors.ts';
 import type { LayerSequence } from '../../graph/layers.ts';
 import { importModel } from '../../graph/onnx/import.ts';
+import { tangentMicroBatch } from '../../planner/forward-gradient.ts';
 import { wishOf } from '../../schedule/staleness.ts';
 import { saveCheckpoint } from '../../storage/checkpoints.ts';
 import type { RunFolder } from '../../storage/run-folder.ts';
@@ -199,8 +200,10 @@ class TrainingSession {
   async #trainHere(hooks: RunHooks): Promise<CoordinatorEnd> {
     const { settings } = this.#prepared;
     const { clock, signal, stageStore } = this.#environment;
-    const microBatch = this.#sequence.fixedBatch ?? settings.microBatch ?? settings.batch;
-    const plan = localPlan(this.#sequence.layers.length, settings.batch, microBatch, this.#prepared.subject.training);
+    const { training } = this.#prepared.subject;
+    const usual = training.forwardGradient === undefined ? settings.batch : tangentMicroBatch(settings.batch);
+    const microBatch = this.#sequence.fixedBatch ?? settings.microBatch ?? usual;
+    const plan = localPlan(this.#sequence.layers.length, settings.batch, microBatch, training);
     this.#plan = plan;
     const engine = await this.#host.createEngine({ engine: settings.engine, threadCount: settings.threads });
     if (engine.warning !== undefined) this.#observe({ kind: 'warning', message: engine.warning });
