@@ -34,6 +34,7 @@ export function lineOf(event: RunEvent): readonly [label: string, text: string] 
 
 function streamText({ round, staleness }: Event<'stream'>): string {
   const [first = 0] = staleness;
+  if (staleness.every((own) => own === 0)) return `from round ${round} on rounds follow each other`;
   const behind = staleness.every((own) => own === first)
     ? counted(first, 'round')
     : `${staleness.join(', ')} rounds, by stage`;

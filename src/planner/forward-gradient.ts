@@ -68,6 +68,12 @@ export function* planTangentSteps({ tangentCount, staleness, ...input }: Tangent
   );
 }
 
+/** Such plans in the place of another, of as many tangents, whose rounds overlap or not as they did. */
+export function wishOfTangents({ staleness, tangentCount = 1 }: PlanLayout): Omit<TangentPlanInput, keyof PlanInput> {
+  const overlaps = staleness === undefined || staleness.length === 1 || staleness.some((own) => own > 0);
+  return { tangentCount, ...(overlaps ? {} : { staleness: 0 }) };
+}
+
 /** A plan with what the simulator says of it as it runs, and what its devices hold. */
 export function predictedTangentPlan(
   plan: PlanLayout,
@@ -117,7 +123,7 @@ const workingFactor = 3;
  * last update, and either the directions, or the one estimate of the gradient; the optimizer's copies; and the
  * activations of one layer at a time, with their tangents.
  */
-function withTangentMemory(profile: Profile, tangentCount: number, optimizerState: OptimizerState): Profile {
+export function withTangentMemory(profile: Profile, tangentCount: number, optimizerState: OptimizerState): Profile {
   const frozenCount = forwardOnlyCount(profile);
   const layers = profile.layers.map((layer, index): LayerProfile => {
     const { recomputed: _, frozenBytes = 0, ...rest } = layer;
