@@ -24,6 +24,11 @@ export interface GpuEngineOptions {
   readonly now?: (() => number) | undefined;
 }
 
+/** Whether an engine of this name computes on a GPU. */
+export function isOnGpu(engineName: string): boolean {
+  return engineName.endsWith(' webgpu');
+}
+
 /**
  * With the provider's default layout, convolutions of 6 to 12 channels without padding are wrong by as much as their
  * values (onnxruntime-node 1.30).
