@@ -1,6 +1,8 @@
 // Values of ONNX Runtime's WebGPU provider. Outputs stay in buffers of the GPU and can be fed again. `getData` of such a
 // tensor ends the process (onnxruntime-node 1.30), so a value is brought down by a run whose output is in memory. A run
 // returns when its kernels are queued: the GPU is done when something that was queued behind them has come down.
+// A buffer belongs to the session that made it, and freeing it when that has gone ends the process: a session goes with
+// the last of its values.
 
 import { defined } from '../assert.ts';
 import { Emitter } from '../graph/emitter.ts';
@@ -16,11 +18,14 @@ export class GpuValue implements Resident {
   readonly shape: readonly number[];
   readonly tensor: RuntimeTensor;
   readonly #values: GpuValues;
+  readonly #maker: GpuSession;
 
-  constructor(tensor: RuntimeTensor, values: GpuValues) {
+  constructor(tensor: RuntimeTensor, values: GpuValues, maker: GpuSession) {
     this.tensor = tensor;
     this.shape = [...tensor.dims];
     this.#values = values;
+    this.#maker = maker;
+    maker.hold();
   }
 
   read(): Promise<Tensor> {
@@ -29,6 +34,27 @@ export class GpuValue implements Resident {
 
   dispose(): void {
     this.tensor.dispose?.();
+    this.#maker.letGo();
+  }
+}
+
+/** A session, which ends when it is released and all values that it made are disposed of. */
+export class GpuSession {
+  readonly session: RuntimeSession;
+  /** Its owner, and its values. */
+  #holderCount = 1;
+
+  constructor(session: RuntimeSession) {
+    this.session = session;
+  }
+
+  hold(): void {
+    this.#holderCount++;
+  }
+
+  /** Called by its owner, once, and by each of its values. */
+  letGo(): void {
+    if (--this.#holderCount === 0) void this.session.release();
   }
 }
 

@@ -10,7 +10,7 @@ import { exportGraph } from '../graph/onnx/export.ts';
 import type { ValueType } from '../graph/tensor.ts';
 import type { Engine } from './engine.ts';
 import { writtenOutForGpu } from './gpu-graph.ts';
-import { GpuValue, GpuValues, staysOnGpu } from './gpu-values.ts';
+import { GpuSession, GpuValue, GpuValues, staysOnGpu } from './gpu-values.ts';
 import type { OnnxRuntime, RuntimeSession, RuntimeTensor } from './onnxruntime-module.ts';
 import { fromRuntime, messageOf, toRuntime } from './onnxruntime-tensors.ts';
 import { createQueuedEngine, type Kernel } from './queued.ts';
@@ -59,8 +59,8 @@ export async function createGpuEngine(runtime: OnnxRuntime, options: GpuEngineOp
     async compile(graph) {
       if (graph.outputs.length === 0) return nothing; // The runtime refuses such a graph.
       try {
-        const session = await createSession(runtime, graph, sessionOptions);
-        return gpuKernel(runtime, session, graph, { values, name });
+        const session = new GpuSession(await createSession(runtime, graph, sessionOptions));
+        return gpuKernel(runtime, session, { graph, values, name });
       } catch (error) {
         if (error instanceof InputError) throw error;
         throw new InputError(`${name} cannot run graph "${graph.name}": ${messageOf(error)}`, { cause: error });
@@ -90,9 +90,8 @@ const nothing: Kernel = { run: async () => [], release: async () => {} };
 
 function gpuKernel(
   runtime: OnnxRuntime,
-  session: RuntimeSession,
-  graph: Graph,
-  { values, name }: { readonly values: GpuValues; readonly name: string },
+  maker: GpuSession,
+  { graph, values, name }: { readonly graph: Graph; readonly values: GpuValues; readonly name: string },
 ): Kernel {
   return {
     async run(inputs, wanted) {
@@ -106,16 +105,16 @@ function gpuKernel(
           : (content as GpuValue).tensor;
       }
       try {
-        const results = await session.run(feeds, wanted);
+        const results = await maker.session.run(feeds, wanted);
         return wanted.map((output) => {
           const result = defined(results[output], output);
-          return result.location === 'gpu-buffer' ? new GpuValue(result, values) : fromRuntime(result);
+          return result.location === 'gpu-buffer' ? new GpuValue(result, values, maker) : fromRuntime(result);
         });
       } catch (error) {
         throw new RunError(`${name} failed in graph "${graph.name}": ${messageOf(error)}`, { cause: error });
       }
     },
-    release: () => session.release(),
+    release: async () => maker.letGo(),
   };
 }
 
