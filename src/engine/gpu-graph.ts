@@ -1,8 +1,8 @@
 // What ONNX Runtime's WebGPU provider lacks, written in operators that it has. Found by trying version 1.30: it takes
 // `BatchNormalization` in training mode for its own and then refuses to run it.
 
-import { perChannel, statistics } from '../autodiff/rules/normalization.ts';
 import { add, mul, range, reduceMean, reshape, scale, square } from '../autodiff/expressions.ts';
+import { perChannel, statistics } from '../autodiff/rules/normalization.ts';
 import { Emitter } from '../graph/emitter.ts';
 import { floatAttribute, type Graph, intAttribute, type Node } from '../graph/graph.ts';
 import { inferTypes } from '../graph/infer-types.ts';
