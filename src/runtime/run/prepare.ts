@@ -30,7 +30,7 @@ import type { TrainingSpec } from '../protocol/training-spec.ts';
 import { batchesOf, batchOrder, comingRestSize, leftOut } from './batches.ts';
 import { trainedLayers } from './fine-tuning.ts';
 import type { LoadedModel } from './loaded-model.ts';
-import { autoSchedule, type TrainSettings } from './settings.ts';
+import { autoSchedule, recoveryOf, type TrainSettings } from './settings.ts';
 import { bindToModel, labelCut, sizedByData, withSoftening } from './subject.ts';
 import { tangentScales } from './tangent-scales.ts';
 
@@ -102,13 +102,16 @@ function machineConfig(
   const { clipNorm } = training;
   const schedule = parseSchedule(settings.lrSchedule);
   const epochsPerTest = Math.max(1, Math.ceil(endRound / perEpoch / maxTestCount));
+  const recovery = recoveryOf(settings);
+  const replicateEvery = settings.replicateEvery ?? recovery.copyEvery;
   const evaluateEvery = test === undefined ? 0 : (settings.evalEvery ?? perEpoch * epochsPerTest);
   return {
     workerCount: settings.workers + settings.remote,
-    ...(settings.replicateEvery === undefined ? {} : { replicateEvery: settings.replicateEvery }),
+    ...(replicateEvery === undefined ? {} : { replicateEvery }),
+    ...(recovery.copyEvery === undefined ? {} : { replicatesAtMultiples: true }),
     firstRound,
     endRound,
-    checkpointEvery: settings.checkpointEvery ?? Math.min(perEpoch, 500),
+    checkpointEvery: settings.checkpointEvery ?? recovery.checkpointEvery ?? Math.min(perEpoch, 500),
     ...(evaluateEvery > 0 ? { evaluateEvery } : {}),
     batchSize: settings.batch,
     batchAt,

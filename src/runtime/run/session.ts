@@ -30,6 +30,7 @@ import { localPlan } from './local-plan.ts';
 import type { LocalWorkers } from './local-workers.ts';
 import type { PreparedRun } from './prepare.ts';
 import { RunPlanner } from './run-planner.ts';
+import { recoveryOf } from './settings.ts';
 
 export interface SessionEnvironment {
   readonly clock: Clock;
@@ -242,6 +243,7 @@ class TrainingSession {
         },
         planAgain: (profile, cluster, wish) => planner.again(profile, cluster, wish),
         mayRecompute: planner.mayRecompute,
+        recovery: recoveryOf(settings),
         staleness: this.#plan?.staleness === undefined ? settings : wishOf(this.#plan),
         ...(this.#plan === undefined ? {} : { givenPlan: this.#plan }),
         checkGiven: (plan, cluster) => planner.checkGiven(plan, cluster),
