@@ -1,6 +1,6 @@
-// Values of ONNX Runtime's WebGPU provider. Outputs stay in buffers of the GPU and can be fed again. `getData` of such a
-// tensor ends the process (onnxruntime-node 1.30), so a value is brought down by a run whose output is in memory. A run
-// returns when its kernels are queued: the GPU is done when something that was queued behind them has come down. A
+// Values of ONNX Runtime's WebGPU provider. Outputs stay in buffers of the GPU and can be fed again. `getData` of such
+// a tensor ends the process (onnxruntime-node 1.30), so a value is brought down by a run whose output is in memory. A
+// run returns when its kernels are queued: the GPU is done when something that was queued behind them has come down. A
 // buffer belongs to the session that made it, and freeing it when that has gone ends the process: a session goes with
 // the last of its values.
 
