@@ -176,6 +176,17 @@ export type RunEvent =
       readonly loss: number;
       readonly sampleCount: number;
     }
+  /** The best test so far: the model after `round` rounds is kept. */
+  | { readonly kind: 'best'; readonly metric: string; readonly value: number; readonly round: number }
+  /** `testsSince` tests have found nothing better than the best: training ends after `round` rounds. */
+  | {
+      readonly kind: 'early-stop';
+      readonly round: number;
+      readonly bestRound: number;
+      readonly metric: string;
+      readonly value: number;
+      readonly testsSince: number;
+    }
   | { readonly kind: 'stopped'; readonly round: number }
   | { readonly kind: 'failed'; readonly message: string };
 

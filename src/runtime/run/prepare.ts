@@ -28,6 +28,7 @@ import type { RunState } from '../protocol/run-state.ts';
 import type { RunSubject } from '../protocol/run-subject.ts';
 import type { TrainingSpec } from '../protocol/training-spec.ts';
 import { batchesOf, batchOrder, comingRestSize, leftOut } from './batches.ts';
+import { checkBest } from './best-metric.ts';
 import { trainedLayers } from './fine-tuning.ts';
 import type { LoadedModel } from './loaded-model.ts';
 import { autoSchedule, type TrainSettings } from './settings.ts';
@@ -103,6 +104,7 @@ function machineConfig(
   const schedule = parseSchedule(settings.lrSchedule);
   const epochsPerTest = Math.max(1, Math.ceil(endRound / perEpoch / maxTestCount));
   const evaluateEvery = test === undefined ? 0 : (settings.evalEvery ?? perEpoch * epochsPerTest);
+  checkBest(settings, { hasTest: test !== undefined, evaluateEvery });
   return {
     workerCount: settings.workers + settings.remote,
     ...(settings.replicateEvery === undefined ? {} : { replicateEvery: settings.replicateEvery }),
