@@ -22,7 +22,7 @@ export interface SampleScore {
 export interface TestDetails {
   /** [class][predicted class]: how many samples. Absent where a sample has not one class. */
   readonly confusion?: readonly (readonly number[])[];
-  /** Of several labels a sample: for each, how many samples are [not 1 and not predicted, only predicted, only 1, both]. */
+  /** Of several labels a sample: for each, samples that are [neither 1 nor predicted, only predicted, only 1, both]. */
   readonly labels?: readonly (readonly [number, number, number, number])[];
   /** Of numbers. */
   readonly meanAbsoluteError?: number;
@@ -46,7 +46,7 @@ export interface ClassScore {
 
 /** Collects the scores of a test. */
 export interface ScoreSheet {
-  /** Float logits [n, …] and labels of the samples from `first` on; labels below 0 count for nothing where some do. */
+  /** Logits [n, …] and labels of the samples from `first` on. `ignoresNegative`: labels below 0 count for nothing. */
   add(first: number, logits: Tensor, labels: Tensor, ignoresNegative: boolean): void;
   details(): TestDetails;
 }

@@ -2,7 +2,7 @@
 
 import { svgElement } from '../../svg.ts';
 import { counted } from '../terminal.ts';
-import { element, table, text } from './html.ts';
+import { bar, element, table, text } from './html.ts';
 import { type ClassResult, confusedPairs, type TestResults, type WorstSample } from './test-results.ts';
 
 type Part = readonly [title: string, body: string];
@@ -50,15 +50,6 @@ function classTable(classes: readonly ClassResult[]): string {
 
 function percent(value: number | null): string {
   return value === null ? '–' : `${(value * 100).toFixed(1)}&#8239;%`;
-}
-
-function bar(fraction: number): string {
-  return svgElement(
-    'svg',
-    { class: 'bar', viewBox: '0 0 100 8', preserveAspectRatio: 'none', 'aria-hidden': 'true' },
-    svgElement('rect', { class: 'rest', width: 100, height: 8, rx: 2 }),
-    svgElement('rect', { class: 'part', width: 100 * fraction, height: 8, rx: 2 }),
-  );
 }
 
 function matrix(classes: readonly ClassResult[], confusion: readonly (readonly number[])[]): string {

@@ -2,9 +2,8 @@
 
 import type { StagePlan } from '../../cluster/cluster.ts';
 import { processMiBOf } from '../../cluster/memory.ts';
-import { svgElement } from '../../svg.ts';
 import { bandwidth, counted, duration, grouped, memory } from '../terminal.ts';
-import { element, table, text } from './html.ts';
+import { bar, element, table, text } from './html.ts';
 import type { DeviceFacts, RunFacts } from './read-run.ts';
 
 const shownLinkCount = 30;
@@ -18,7 +17,8 @@ export function planPart({ plan, layerNames }: RunFacts): string {
     `${counted(microBatchCount, 'micro-batch')} of ${microBatchSize}` +
     (predicted === undefined || predicted.roundMs === 0
       ? ''
-      : `; predicted ${duration(predicted.roundMs / 1000)} a round, ${grouped(Math.round(predicted.samplesPerS))} samples/s`);
+      : `; predicted ${duration(predicted.roundMs / 1000)} a round, ` +
+        `${grouped(Math.round(predicted.samplesPerS))} samples/s`);
   const stages = plan.stages.map((stage, index) => stageBox(stage, index, layerNames, microBatchSize));
   return (
     element('p', { class: 'note' }, text(how)) +
@@ -97,19 +97,10 @@ function linkTable(cluster: RunFacts['cluster']): string {
 /** Where the time went, and what happened. */
 export function timesPart({ spans, happenings }: RunFacts): string {
   const total = spans.reduce((sum, { seconds }) => sum + seconds, 0);
-  const rows = spans.map(({ name, seconds }) => [text(name), text(duration(seconds)), share(seconds / total)]);
+  const rows = spans.map(({ name, seconds }) => [text(name), text(duration(seconds)), bar(seconds / total)]);
   const told = happenings.map(({ atS, text: what }) => [text(duration(atS)), text(what)]);
   return [
     ...(rows.length === 0 ? [] : [table('times', ['phase', 'time', ''], rows)]),
     ...(told.length === 0 ? [] : [table('happenings', ['after', 'what happened'], told)]),
   ].join('');
-}
-
-function share(fraction: number): string {
-  return svgElement(
-    'svg',
-    { class: 'bar', viewBox: '0 0 100 8', preserveAspectRatio: 'none', 'aria-hidden': 'true' },
-    svgElement('rect', { class: 'rest', width: 100, height: 8, rx: 2 }),
-    svgElement('rect', { class: 'part', width: 100 * fraction, height: 8, rx: 2 }),
-  );
 }

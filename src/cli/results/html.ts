@@ -35,3 +35,13 @@ export function table(name: string, head: readonly string[], rows: readonly (rea
     ),
   );
 }
+
+/** A bar that is full at 1. */
+export function bar(fraction: number): string {
+  return svgElement(
+    'svg',
+    { class: 'bar', viewBox: '0 0 100 8', preserveAspectRatio: 'none', 'aria-hidden': 'true' },
+    svgElement('rect', { class: 'rest', width: 100, height: 8, rx: 2 }),
+    svgElement('rect', { class: 'part', width: 100 * fraction, height: 8, rx: 2 }),
+  );
+}

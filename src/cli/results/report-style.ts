@@ -34,14 +34,17 @@ th, td { padding: 4px 16px 4px 0; border-bottom: 1px solid var(--line); vertical
 .bar .rest { fill: var(--line); }
 .bar .part { fill: var(--train); }
 .matrix { font-size: 13px; }
-.matrix th { color: var(--text); font-weight: 400; padding: 2px 8px 2px 0; border: 0; max-width: 160px; overflow: hidden;
+.matrix th { color: var(--text); font-weight: 400; padding: 2px 8px 2px 0; border: 0; max-width: 160px;
+  overflow: hidden;
   text-overflow: ellipsis; }
 .matrix thead td { border: 0; }
 .matrix thead th { padding: 4px 2px; vertical-align: bottom; }
 .matrix thead th span { writing-mode: vertical-rl; transform: rotate(180deg); max-height: 120px; overflow: hidden; }
 .matrix td { text-align: center; min-width: 34px; height: 28px; padding: 0 3px; border: 1px solid var(--line); }
-.right.s1, .right.s2 { background: rgb(var(--right) / 0.14); } .right.s3, .right.s4 { background: rgb(var(--right) / 0.24); }
-.right.s5, .right.s6 { background: rgb(var(--right) / 0.34); } .right.s7, .right.s8 { background: rgb(var(--right) / 0.45); }
+.right.s1, .right.s2 { background: rgb(var(--right) / 0.14); }
+.right.s3, .right.s4 { background: rgb(var(--right) / 0.24); }
+.right.s5, .right.s6 { background: rgb(var(--right) / 0.34); }
+.right.s7, .right.s8 { background: rgb(var(--right) / 0.45); }
 .wrong.s1 { background: rgb(var(--wrong) / 0.14); } .wrong.s2 { background: rgb(var(--wrong) / 0.24); }
 .wrong.s3 { background: rgb(var(--wrong) / 0.34); } .wrong.s4, .wrong.s5, .wrong.s6, .wrong.s7,
 .wrong.s8 { background: rgb(var(--wrong) / 0.5); }
@@ -63,7 +66,8 @@ th, td { padding: 4px 16px 4px 0; border-bottom: 1px solid var(--line); vertical
 .plan .note { overflow-wrap: anywhere; margin-bottom: 4px; max-width: 300px; }
 details summary { cursor: pointer; font-size: 18px; font-weight: 600; }
 pre { background: var(--card); border-radius: 8px; padding: 12px; overflow-x: auto; font-size: 13px; }
-@media (max-width: 480px) { .bar { width: 64px; } th, td { padding-right: 10px; } .plan { flex-direction: column; gap: 26px; }
+@media (max-width: 480px) { .bar { width: 64px; } th, td { padding-right: 10px; }
+  .plan { flex-direction: column; gap: 26px; }
   .plan > li + li::before { content: "↓"; left: 20px; top: -13px; } .cards { grid-template-columns: 1fr 1fr; } }
 @media print { section { break-inside: avoid; } }
 `;

@@ -51,6 +51,8 @@ export function checkBest(
   if (needsNumbers === countsCorrect(loss))
     throw new InputError(
       `--keep-best ${keepBest} does not go with --loss ${loss}, which learns ` +
-        `${needsNumbers ? 'classes: use loss, accuracy, balanced-accuracy or macro-f1' : 'numbers: use loss or mean-absolute-error'}.`,
+        (needsNumbers
+          ? 'classes: use loss, accuracy, balanced-accuracy or macro-f1.'
+          : 'numbers: use loss or mean-absolute-error.'),
     );
 }
