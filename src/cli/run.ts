@@ -15,6 +15,7 @@ import type { SessionResult } from '../runtime/run/session.ts';
 import type { TrainSettings } from '../runtime/run/settings.ts';
 import type { RunFolder } from '../storage/run-folder.ts';
 import { useEntries } from '../training/data/preparation.ts';
+import { serveAlone } from '../window/server/own-server.ts';
 import { describeRun } from './describe-run.ts';
 import { makeRunFolder } from './new-folder.ts';
 import { interruptedExitCode, type Output } from './output.ts';
@@ -23,6 +24,7 @@ import { printClasses } from './results/print-classes.ts';
 import type { TestResults } from './results/test-results.ts';
 import { settingsDocument } from './settings.ts';
 import { command, counted, duration, type Terminal } from './terminal.ts';
+import { createRunWindow, type DashboardFlag, isDashboardWanted } from './window.ts';
 
 /** Where to train. */
 export interface Place {
@@ -42,6 +44,8 @@ export interface Surroundings {
   readonly output: Output;
   readonly signal: AbortSignal;
   readonly localWorkers: LocalWorkers | undefined;
+  /** Whether browsers may look on. */
+  readonly dashboard: DashboardFlag;
 }
 
 /** Starts the workers of a run, if it has any, and reads and runs it while they begin. */
@@ -73,9 +77,10 @@ export async function runInNewFolder(
 export async function runIn(
   place: Place,
   run: PreparedRun,
-  { output, signal, localWorkers }: Surroundings,
+  { output, signal, localWorkers, dashboard }: Surroundings,
 ): Promise<FolderResult> {
   const { folder } = place;
+  const stopping = new AbortController();
   if (!output.isJson) describeRun(run, output.terminal);
   const recorder = recordRun(folder);
   let roundCount = 0;
@@ -85,13 +90,22 @@ export async function runIn(
     if (event.kind === 'checkpoint') checkpointRound = event.round;
     recorder.observe(event);
     output.observe(event);
+    window?.observe(event);
   };
+  const { settings } = run;
+  const hasWorkers = settings.workers + settings.remote > 0;
+  const window = isDashboardWanted(dashboard, output, hasWorkers)
+    ? await createRunWindow(run.model.name, output, { record: (event) => observe(event), stop: () => stopping.abort() })
+    : undefined;
   const leave = async (): Promise<void> => {
+    await ownServer?.close('the run is over');
     await recorder.finish();
     if (roundCount === 0) await place.discard?.();
   };
   let result: SessionResult;
+  let ownServer: Awaited<ReturnType<typeof serveAlone>> | undefined;
   try {
+    if (window !== undefined && !hasWorkers) ownServer = await serveAlone(window, { ...settings, clock: systemClock });
     await folder.write('config.yaml', toYaml(settingsDocument(run.settings)));
     await writeUse(folder, run);
     const onWarning = (message: string): void => observe({ kind: 'warning', message });
@@ -100,12 +114,13 @@ export async function runIn(
       {
         clock: systemClock,
         observe,
-        signal,
+        signal: AbortSignal.any([signal, stopping.signal]),
         stageStore: createStageFiles({ onWarning }),
         planStore: createPlanFiles(),
         localWorkers,
       },
       folder,
+      window,
     );
   } catch (error) {
     observe({ kind: 'failed', message: error instanceof Error ? error.message : String(error) });

@@ -29,6 +29,7 @@ import type { LocalWorkers } from './local-workers.ts';
 import type { PreparedRun } from './prepare.ts';
 import { RunPlanner } from './run-planner.ts';
 import { RunTests } from './run-tests.ts';
+import { recoveryOf } from './settings.ts';
 
 export interface SessionEnvironment {
   readonly clock: Clock;
@@ -251,6 +252,7 @@ class TrainingSession {
         },
         planAgain: (profile, cluster, wish) => planner.again(profile, cluster, wish),
         mayRecompute: planner.mayRecompute,
+        recovery: recoveryOf(settings),
         staleness: this.#plan?.staleness === undefined ? settings : wishOf(this.#plan),
         ...(this.#plan === undefined ? {} : { givenPlan: this.#plan }),
         checkGiven: (plan, cluster) => planner.checkGiven(plan, cluster),
