@@ -128,18 +128,27 @@ export async function runIn(
     await leave().catch(() => {});
     throw error instanceof RunError && checkpointRound > 0 ? withResume(error, checkpointRound, folder.path) : error;
   }
-  const results = roundCount === 0 ? undefined : await keepResults(folder, run, result);
-  await leave();
   const isKept = roundCount > 0 || place.discard === undefined;
-  const whole = { ...result, folder: isKept ? folder.path : undefined };
-  if (isKept) await writeReport(folder);
-  output.json(summary(whole, results));
+  const results = isKept ? await keepResults(folder, run, result) : undefined;
+  await leave();
+  return finish({ ...result, folder: isKept ? folder.path : undefined }, folder, results, output);
+}
+
+/** Writes the report, prints the summary and sets the exit code. */
+async function finish(
+  result: FolderResult,
+  folder: RunFolder,
+  results: TestResults | undefined,
+  output: Output,
+): Promise<FolderResult> {
+  if (result.folder !== undefined) await writeReport(folder, output);
+  output.json(summary(result, results));
   if (!output.isJson) {
     if (results !== undefined) printClasses(results, output.terminal);
-    printSummary(whole, output.terminal);
+    printSummary(result, output.terminal);
   }
   if (result.stopped) process.exitCode = interruptedExitCode;
-  return whole;
+  return result;
 }
 
 /** What the outputs of the trained model mean: the classes, one a line, and how samples were made. */

@@ -1,8 +1,10 @@
 // What a finished run leaves for people: evaluation.json, the report, and the classes on the terminal.
 
+import { InputError } from '../../errors.ts';
 import type { PreparedRun } from '../../runtime/run/prepare.ts';
 import type { SessionResult } from '../../runtime/run/session.ts';
 import type { RunFolder } from '../../storage/run-folder.ts';
+import type { Output } from '../output.ts';
 import { readRunFacts } from './read-run.ts';
 import { reportPage } from './report-page.ts';
 import { type TestResults, testResults } from './test-results.ts';
@@ -26,7 +28,12 @@ export async function keepResults(
   return results;
 }
 
-/** Writes the report of a run whose other documents are written. Throws RunError, or InputError for damaged ones. */
-export async function writeReport(folder: RunFolder): Promise<void> {
-  await folder.write('report.html', reportPage(await readRunFacts(folder.path, folder.disk)));
+/** Writes the report of a run whose other documents are written; damaged ones are a warning. Throws RunError. */
+export async function writeReport(folder: RunFolder, output: Pick<Output, 'observe'>): Promise<void> {
+  try {
+    await folder.write('report.html', reportPage(await readRunFacts(folder.path, folder.disk)));
+  } catch (error) {
+    if (!(error instanceof InputError)) throw error;
+    output.observe({ kind: 'warning', message: `There is no report: ${error.message}` });
+  }
 }
