@@ -10,6 +10,7 @@ import type { LossKind } from '../../training/losses.ts';
 import type { StalenessCorrection } from '../../training/staleness.ts';
 import { type RecoveryName, type RecoveryPolicy, recoveryPolicies } from '../knowledge/recovery-policies.ts';
 import type { Thoroughness } from '../protocol/profile-points.ts';
+import type { BestMetric } from './best-metric.ts';
 
 /** Leaves the schedule to the planner. */
 export const autoSchedule = 'auto';
@@ -30,6 +31,10 @@ export interface TrainSettings extends DataSettings {
   readonly evalData?: string;
   /** Updates between tests; 0: only at the end. Absent: one epoch, or more epochs for at most 20 tests. */
   readonly evalEvery?: number;
+  /** By which tests the best model is kept. Absent: the last is the result; with patience, the loss. */
+  readonly keepBest?: BestMetric;
+  /** Training ends after so many tests without a better one. */
+  readonly patience?: number;
   readonly batch: number;
   /** The samples that do not fill a last batch of an epoch are left out of it. */
   readonly dropLast: boolean;
