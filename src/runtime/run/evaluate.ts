@@ -48,6 +48,19 @@ export type EngineFactory = (options: {
   readonly threadCount: number;
 }) => Promise<Engine>;
 
+/** The engine of a run in this process. */
+export function engineOf({
+  engine,
+  device,
+  threads,
+}: {
+  readonly engine: EvaluateOptions['engine'];
+  readonly device: DeviceChoice;
+  readonly threads: number;
+}): Parameters<EngineFactory>[0] {
+  return { engine, device, threadCount: threads };
+}
+
 /**
  * Runs a model in inference mode over a data set. Every sample counts once, in the last, smaller batch too. Throws
  * InputError if they do not fit.

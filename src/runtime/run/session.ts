@@ -22,7 +22,7 @@ import { NotFinite } from '../protocol/not-finite.ts';
 import { batchAt } from '../protocol/round-batch.ts';
 import type { RunState } from '../protocol/run-state.ts';
 import { BatchesAhead } from './batches-ahead.ts';
-import type { EngineFactory, Evaluation } from './evaluate.ts';
+import { type EngineFactory, type Evaluation, engineOf } from './evaluate.ts';
 import { explainNotFinite } from './first-not-finite.ts';
 import { trainHere } from './local.ts';
 import { localPlan } from './local-plan.ts';
@@ -221,11 +221,7 @@ class TrainingSession {
     const microBatch = this.#sequence.fixedBatch ?? settings.microBatch ?? settings.batch;
     const plan = localPlan(this.#sequence.layers.length, settings.batch, microBatch, this.#prepared.subject.training);
     this.#plan = plan;
-    const engine = await this.#host.createEngine({
-      engine: settings.engine,
-      threadCount: settings.threads,
-      device: settings.device,
-    });
+    const engine = await this.#host.createEngine(engineOf(settings));
     if (engine.warning !== undefined) this.#observe({ kind: 'warning', message: engine.warning });
     try {
       return await trainHere(this.#prepared.subject, hooks, this.#prepared.machine, plan, {
