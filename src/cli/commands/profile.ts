@@ -84,7 +84,7 @@ async function profile(options: ProfileCommandOptions): Promise<void> {
 
 function printProfile({ model, layers, batchSizes, devices }: Profile, device: string, terminal: Terminal): void {
   const last = batchSizes.length - 1;
-  const times = devices[device];
+  const measured = devices[device];
   const width = Math.max(...layers.map(({ name }) => name.length));
   const milliseconds = (value: number): string => value.toFixed(3).padStart(9);
   terminal.section(
@@ -92,14 +92,12 @@ function printProfile({ model, layers, batchSizes, devices }: Profile, device: s
     `${model}: ${counted(layers.length, 'layer')}, milliseconds at batch ${batchSizes[last]}`,
   );
   for (const [index, { name, weightBytes }] of layers.entries()) {
-    const [forward, backward] = [times?.forwardMs[last]?.[index] ?? 0, times?.backwardMs[last]?.[index] ?? 0];
-    const tangent = times?.tangentMs?.[last]?.[index];
+    const [forward, backward] = [measured?.forwardMs[last]?.[index] ?? 0, measured?.backwardMs[last]?.[index] ?? 0];
+    const tangent = measured?.tangentMs?.[last]?.[index];
     const tangents = tangent === undefined ? '' : `  tangents ${milliseconds(tangent)}`;
     const weights = `${(weightBytes / 1024).toFixed(0)} KiB`.padStart(10);
-    terminal.section(
-      'Profile',
-      `${name.padEnd(width)}  forward ${milliseconds(forward)}  backward ${milliseconds(backward)}${tangents}  ${weights}`,
-    );
+    const times = `forward ${milliseconds(forward)}  backward ${milliseconds(backward)}${tangents}`;
+    terminal.section('Profile', `${name.padEnd(width)}  ${times}  ${weights}`);
   }
 }
 
