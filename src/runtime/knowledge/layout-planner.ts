@@ -7,6 +7,7 @@ import { InputError } from '../../errors.ts';
 import { planInGrains, planInSamples, profileInGrains } from '../../planner/grains.ts';
 import { lightReplan } from '../../planner/replan/light.ts';
 import { replicationInterval } from '../../planner/replan/replication.ts';
+import { fittingWithCopies } from '../../planner/replan/room-for-copies.ts';
 import { program } from '../../schedule/generate.ts';
 import { withStalenessAgain } from '../../schedule/staleness.ts';
 import { createSimulator, simulate } from '../../simulator/simulate.ts';
@@ -373,16 +374,21 @@ export class LayoutPlanner {
     const { grain = 1 } = this.#options.subject.training;
     const profile = this.#known.isProfiled(devices) ? this.#known.profile(devices) : undefined;
     const { staleness: _, ...before } = from; // of other stages
-    const found = lightReplan({
+    const cluster = this.#known.cluster(devices);
+    const optimizerState = optimizerStateCount(this.#options.subject.training);
+    const light = lightReplan({
       plan: grain === 1 ? before : planInGrains(before, grain),
       lost,
       profile: grain === 1 || profile === undefined ? profile : profileInGrains(profile, grain),
-      cluster: this.#known.cluster(devices),
-      optimizerState: optimizerStateCount(this.#options.subject.training),
+      cluster,
+      optimizerState,
       ...(this.#options.mayRecompute === true ? { mayRecompute: true } : {}),
       weightBytes: (layer) => this.#known.layerBytes(layer),
     });
-    return withStalenessAgain(grain === 1 ? found : planInSamples(found, grain), this.#options.staleness ?? {});
+    const found = withStalenessAgain(grain === 1 ? light : planInSamples(light, grain), this.#options.staleness ?? {});
+    if (profile === undefined) return found;
+    const isCopied = this.#options.machine.replicateEvery !== 0;
+    return fittingWithCopies(found, cluster, { profile, optimizerState, isCopied });
   }
 
   async #planFromProfiles(devices: readonly string[], isOver: () => boolean): Promise<Plan | undefined> {

@@ -221,7 +221,7 @@ class TrainingSession {
     const { settings } = this.#prepared;
     const { clock, signal, localWorkers } = this.#environment;
     const given = this.#prepared.plan;
-    if (given !== undefined) this.#plan = this.#planner.used(given, 0);
+    if (given !== undefined) this.#plan = this.#planner.usedAsGiven(given);
     const planner = this.#planner;
     return this.#host.runCluster(
       {
@@ -235,6 +235,7 @@ class TrainingSession {
         },
         planAgain: (profile, cluster, wish) => planner.again(profile, cluster, wish),
         mayRecompute: planner.mayRecompute,
+        allowedMiB: (device) => planner.allowedMiB(device),
         staleness: this.#plan?.staleness === undefined ? settings : wishOf(this.#plan),
         ...(this.#plan === undefined ? {} : { givenPlan: this.#plan }),
         checkGiven: (plan, cluster) => planner.checkGiven(plan, cluster),
