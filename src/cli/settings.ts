@@ -26,6 +26,7 @@ import {
   whole,
   wholeOrZero,
 } from './setting-values.ts';
+import { testRows } from './test-setting-rows.ts';
 
 const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   model: {
@@ -50,11 +51,7 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
       z.number().int('must be a whole number').min(2, 'must be at least 2').max(1e6, 'must be at most 1e6'),
     ),
   },
-  evalEvery: {
-    argument: 'N',
-    description: 'updates between tests; 0 tests at the end only (default: one epoch, or more for at most 20 tests)',
-    schema: wholeOrZero,
-  },
+  ...testRows,
   batch: { argument: 'N', description: 'samples of an update', schema: whole, default: 32 },
   dropLast: {
     description: 'leave out what does not fill the last batch of an epoch (default: a smaller batch)',

@@ -127,7 +127,7 @@ export function wrap<T extends ElementType>(type: T, shape: readonly number[], d
   return { type, shape: [...shape], data };
 }
 
-/** Tensors of {@link lazyTensor} that have not been read. */
+/** Tensors whose elements are not at hand: of {@link lazyTensor} until they are read, {@link rereadTensor} always. */
 const unread = new WeakSet<Tensor>();
 
 /**
@@ -159,7 +159,33 @@ export function lazyTensor<T extends ElementType>(
   return lazy;
 }
 
-/** True for a lazy tensor whose elements do not exist yet. */
+/**
+ * A tensor whose elements are read from elsewhere whenever they are wanted and nobody has them any more: for weights of
+ * files, which a process need not hold. `read` must return the same elements each time, as many as the shape has.
+ */
+export function rereadTensor<T extends ElementType>(
+  type: T,
+  shape: readonly number[],
+  read: () => ElementArray<T>,
+): Tensor {
+  let held: WeakRef<ElementArray<T>> | undefined;
+  const reread: Tensor = {
+    type,
+    shape: [...shape],
+    get data(): ElementArray<T> {
+      const found = held?.deref();
+      if (found !== undefined) return found;
+      const data = read();
+      assert(elementCount(shape) === data.length, `shape [${shape.join(', ')}] does not hold ${data.length} elements`);
+      held = new WeakRef(data);
+      return data;
+    },
+  };
+  unread.add(reread);
+  return reread;
+}
+
+/** True for a tensor whose elements are not at hand. */
 export function isUnread(value: Tensor): boolean {
   return unread.has(value);
 }
