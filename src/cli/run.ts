@@ -50,11 +50,11 @@ export interface Surroundings {
 
 /** Starts the workers of a run, if it has any, and reads and runs it while they begin. */
 export async function withLocalWorkers<Result>(
-  { workers: count, threads, engine }: Pick<TrainSettings, 'workers' | 'threads' | 'engine'>,
+  { workers: count, threads, engine, device }: Pick<TrainSettings, 'workers' | 'threads' | 'engine' | 'device'>,
   run: (localWorkers: LocalWorkers | undefined) => Promise<Result>,
 ): Promise<Result> {
   if (count === 0) return run(undefined);
-  const localWorkers = startLocalWorkers({ count, threads, engine });
+  const localWorkers = startLocalWorkers({ count, threads, engine, device });
   try {
     return await run(localWorkers);
   } finally {

@@ -4,6 +4,7 @@
 
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
+import { deviceChoices } from '../engine/engine.ts';
 import { InputError } from '../errors.ts';
 import { runningVariances } from '../graph/graph.ts';
 import { compressModes } from '../planner/compress.ts';
@@ -198,6 +199,12 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     description: 'onnxruntime | reference',
     schema: z.enum(['onnxruntime', 'reference']),
     default: 'onnxruntime',
+  },
+  device: {
+    argument: 'NAME',
+    description: 'what local workers compute on: cpu | gpu (through WebGPU) | auto (what is faster)',
+    schema: z.enum(deviceChoices),
+    default: 'cpu',
   },
   threads: { argument: 'N', description: 'compute threads of each device', schema: whole, default: 1 },
   replicateBatchNorm: {

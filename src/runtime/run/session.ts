@@ -5,6 +5,7 @@
 import type { Clock } from '../../clock.ts';
 import type { Plan } from '../../cluster/cluster.ts';
 import { bytesInMiB } from '../../cluster/memory.ts';
+import type { DeviceChoice } from '../../engine/engine.ts';
 import { RunError } from '../../errors.ts';
 import type { LayerSequence } from '../../graph/layers.ts';
 import { wishOf } from '../../schedule/staleness.ts';
@@ -21,7 +22,7 @@ import { NotFinite } from '../protocol/not-finite.ts';
 import { batchAt } from '../protocol/round-batch.ts';
 import type { RunState } from '../protocol/run-state.ts';
 import { BatchesAhead } from './batches-ahead.ts';
-import type { EngineFactory, Evaluation } from './evaluate.ts';
+import { type EngineFactory, type Evaluation, engineOf } from './evaluate.ts';
 import { explainNotFinite } from './first-not-finite.ts';
 import { trainHere } from './local.ts';
 import { localPlan } from './local-plan.ts';
@@ -60,6 +61,8 @@ export interface ClusterOptions {
   /** Compute threads of each of them. */
   readonly threads: number;
   readonly engine: 'onnxruntime' | 'reference';
+  /** What they compute on. Default: 'cpu'. */
+  readonly device?: DeviceChoice;
   /** These processes, if they have been started already. */
   readonly localWorkers?: LocalWorkers;
   /** Where `asteroid drain` leaves its requests. */
@@ -218,7 +221,7 @@ class TrainingSession {
     const microBatch = this.#sequence.fixedBatch ?? settings.microBatch ?? settings.batch;
     const plan = localPlan(this.#sequence.layers.length, settings.batch, microBatch, this.#prepared.subject.training);
     this.#plan = plan;
-    const engine = await this.#host.createEngine({ engine: settings.engine, threadCount: settings.threads });
+    const engine = await this.#host.createEngine(engineOf(settings));
     if (engine.warning !== undefined) this.#observe({ kind: 'warning', message: engine.warning });
     try {
       return await trainHere(this.#prepared.subject, hooks, this.#prepared.machine, plan, {
@@ -268,6 +271,7 @@ class TrainingSession {
         localCount: settings.workers,
         threads: settings.threads,
         engine: settings.engine,
+        device: settings.device,
         ...(localWorkers === undefined ? {} : { localWorkers }),
         clock,
         signal,

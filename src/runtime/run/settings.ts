@@ -1,6 +1,7 @@
 // The settings of a training run, as the library takes them; the command line makes them from flags and a config file
 // (cli/settings.ts).
 
+import type { DeviceChoice } from '../../engine/engine.ts';
 import type { RunningVariance } from '../../graph/graph.ts';
 import type { NoiseKind } from '../../noise.ts';
 import type { CompressMode } from '../../planner/compress.ts';
@@ -102,6 +103,8 @@ export interface TrainSettings extends DataSettings {
   readonly shuffle: boolean;
   readonly checkpointEvery?: number;
   readonly engine: 'onnxruntime' | 'reference';
+  /** What local workers compute on. */
+  readonly device: DeviceChoice;
   readonly threads: number;
   readonly replicateBatchNorm: boolean;
   /** Absent: as the model's producer has it. */
