@@ -17,7 +17,7 @@ function bytesOf(more: Partial<LayerProfile>, own: number, staleness = 2): numbe
   return stageMemoryBytes(demandOf(sums, [0, 1], run), 1);
 }
 
-test('updates that may stand uncommitted: one in the first stage, one more for each round that the next come earlier', () => {
+test('updates that may stand uncommitted: one in the first stage, more where passes come earlier', () => {
   assert.deepEqual(
     [2, 1, 0].map((own) => uncommittedUpdates({ own, most: 2 })),
     [1, 2, 3],

@@ -39,7 +39,7 @@ export interface ReplicationInterval {
 /** Versions of a stage's state that its copying keeps alive: the one that was copied last, and one on its way. */
 const copiedVersions = 2;
 
-/** Copies of the weights that the runtime's buffers count for the ring of a group, which a device alone does without. */
+/** Copies of the weights that the runtime's buffers count for a group's ring: a device alone does without. */
 const ringCopies = 2;
 
 /**

@@ -39,7 +39,7 @@ function planned(memoryMiB: number, isCopied = true): Plan {
 
 const cutsOf = (plan: Plan): readonly number[] => plan.stages.map((stage) => stage.layers[1]);
 
-test('copies of two stages: two versions of the own state, less the ring of a group, and two of the neighbour’s', () => {
+test('copies: two versions of the own state, less the ring of a group, and two of the neighbour’s', () => {
   const plan = planned(1000);
   assert.deepEqual(cutsOf(plan), [3, 6], 'equal halves');
   const copies = copyMiB(plan, profile, 1);
@@ -50,7 +50,7 @@ test('copies of two stages: two versions of the own state, less the ring of a gr
   assert.equal(Math.round(planned(1000, false).predicted.peakMemoryMiB[a] ?? 0), 8 * 4);
 });
 
-test('where the copies do not fit, another cut has room for them; else the refusal names device, MiB and the way out', () => {
+test('where copies do not fit, another cut has room; else the refusal names device, MiB and the way out', () => {
   // Equal halves take 60 and 50 MiB; with a layer less in the first stage 58 and 52.
   const plan = planned(58.5);
   assert.deepEqual(cutsOf(plan), [2, 6]);
