@@ -15,7 +15,7 @@ import { program } from '../../schedule/generate.ts';
 import { withStaleness } from '../../schedule/staleness.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
 import { withLinks } from '../knowledge/link-watch.ts';
-import type { PlanWish } from '../knowledge/planning-options.ts';
+import type { PlanningOptions, PlanWish } from '../knowledge/planning-options.ts';
 import type { LinkChange, Observer, RunEvent } from '../protocol/events.ts';
 import type { Thoroughness } from '../protocol/profile-points.ts';
 import { optimizerStateCount } from '../protocol/training-spec.ts';
@@ -151,9 +151,11 @@ export class RunPlanner {
     return plan;
   }
 
-  /** MiB of a device that the user's cluster allows; undefined where there is none that names it. */
-  allowedMiB(device: string): number | undefined {
-    return this.#prepared.cluster?.devices.find(({ name }) => name === device)?.memoryMiB;
+  /** What re-plans are to know of memory: what the user's cluster allows, and what to do where it is short. */
+  get memoryWishes(): Required<Pick<PlanningOptions, 'allowedMiB' | 'mayRecompute'>> {
+    const devices = this.#prepared.cluster?.devices ?? [];
+    const allowedMiB = (device: string): number | undefined => devices.find(({ name }) => name === device)?.memoryMiB;
+    return { mayRecompute: this.mayRecompute, allowedMiB };
   }
 
   /** Whether devices may compute activations again, where they have too little memory. */

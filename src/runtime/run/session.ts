@@ -254,8 +254,7 @@ class TrainingSession {
           return plan;
         },
         planAgain: (profile, cluster, wish) => planner.again(profile, cluster, wish),
-        mayRecompute: planner.mayRecompute,
-        allowedMiB: (device) => planner.allowedMiB(device),
+        ...planner.memoryWishes,
         recovery: recoveryOf(settings),
         staleness: this.#plan?.staleness === undefined ? settings : wishOf(this.#plan),
         ...(this.#plan === undefined ? {} : { givenPlan: this.#plan }),
