@@ -79,9 +79,9 @@ export function uncommittedUpdates({ own, most }: Overlap): number {
 
 /**
  * What the runtime keeps of a stage because its rounds overlap, beyond eq. 3 with its versions, and beyond what it
- * keeps of any stage (one state before the live one, and three copies that the ring of a group needs): the states, optimizer
- * state included, that a loss would return to; weights that are predicted, in place of which older ones need not stay;
- * filters of the versions that passes under way read.
+ * keeps of any stage (one state before the live one, and three copies that the ring of a group needs): the states,
+ * optimizer state included, that a loss would return to; weights that are predicted, in place of which older ones need
+ * not stay; filters of the versions that passes under way read.
  */
 function overlapBytes(
   sums: LayerSums,
