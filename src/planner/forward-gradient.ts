@@ -13,7 +13,7 @@ import { predictedPlan } from './predict.ts';
 import type { Steps } from './steps.ts';
 
 /** What a run by forward gradients is planned for. */
-export interface TangentPlanInput extends PlanInput {
+export interface TangentPlanInput extends Omit<PlanInput, 'staleness'> {
   /** Tangents of a round. */
   readonly tangentCount: number;
   /** 0: rounds follow each other. Absent: P − 1 − p. */
@@ -69,7 +69,10 @@ export function* planTangentSteps({ tangentCount, staleness, ...input }: Tangent
 }
 
 /** Such plans in the place of another, of as many tangents, whose rounds overlap or not as they did. */
-export function wishOfTangents({ staleness, tangentCount = 1 }: PlanLayout): Omit<TangentPlanInput, keyof PlanInput> {
+export function wishOfTangents({
+  staleness,
+  tangentCount = 1,
+}: PlanLayout): Pick<TangentPlanInput, 'tangentCount' | 'staleness'> {
   const overlaps = staleness === undefined || staleness.length === 1 || staleness.some((own) => own > 0);
   return { tangentCount, ...(overlaps ? {} : { staleness: 0 }) };
 }

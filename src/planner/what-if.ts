@@ -80,8 +80,10 @@ export function whatIf(input: WhatIfInput): WhatIf {
     return predictedPlan(layout, of, on, optimizerState);
   };
   const wish = current === undefined ? { tangentCount } : wishOfTangents(current);
-  const planned = (question: PlanInput): Plan =>
-    question.schedule === tangentSchedule ? finish(planTangentSteps({ ...question, ...wish })) : plan(question);
+  const planned = (question: PlanInput): Plan => {
+    const { staleness: _, ...own } = question;
+    return own.schedule === tangentSchedule ? finish(planTangentSteps({ ...own, ...wish })) : plan(question);
+  };
   const before = current === undefined ? planned({ ...rest, profile, cluster }) : predicted(current, profile, cluster);
   const changed = changedCluster(cluster, changes);
   const changedProfile = slowed(profileFor(changed), changed, changes);

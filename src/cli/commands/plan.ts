@@ -197,7 +197,7 @@ function tangentPlan(
 }
 
 /** What is asked in every mode of training. */
-function questionOf(options: Asked, known: Known): Omit<PlanInput, 'schedule'> {
+function questionOf(options: Asked, known: Known): Omit<PlanInput, 'schedule' | 'staleness'> {
   return {
     ...known,
     batchSize: positive('--batch', options.batch),
