@@ -25,6 +25,9 @@ interface TrainOptions extends Record<string, unknown> {
 const fixedOnResume = [
   'model',
   'headClasses',
+  'lora',
+  'adapter',
+  'modulesToSave',
   'data',
   'batch',
   'dropLast',

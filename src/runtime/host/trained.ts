@@ -46,6 +46,9 @@ export interface ModelSettings {
   readonly seed: number;
   readonly headClasses?: number;
   readonly inputShape?: readonly string[];
+  readonly lora?: readonly string[];
+  readonly modulesToSave?: readonly string[];
+  readonly adapter?: string;
 }
 
 async function readSettings(folder: string): Promise<ModelSettings> {
@@ -77,7 +80,18 @@ export function modelSettings(text: string, path: string): ModelSettings {
     'head-classes' in settings && typeof settings['head-classes'] === 'number'
       ? { headClasses: settings['head-classes'] }
       : {};
-  const shapes = 'input-shape' in settings && Array.isArray(settings['input-shape']) ? settings['input-shape'] : [];
-  const inputShape = shapes.filter((shape) => typeof shape === 'string');
-  return { model: settings.model, seed, ...head, ...(inputShape.length > 0 ? { inputShape } : {}) };
+  const fields: Readonly<Record<string, unknown>> = { ...settings };
+  const texts = (key: string): readonly string[] => {
+    const values = fields[key];
+    return Array.isArray(values) ? values.filter((value) => typeof value === 'string') : [];
+  };
+  const [inputShape, lora, modulesToSave] = [texts('input-shape'), texts('lora'), texts('modules-to-save')];
+  const { adapter } = fields;
+  return {
+    ...{ model: settings.model, seed, ...head },
+    ...(inputShape.length > 0 ? { inputShape } : {}),
+    ...(lora.length > 0 ? { lora } : {}),
+    ...(modulesToSave.length > 0 ? { modulesToSave } : {}),
+    ...(typeof adapter === 'string' ? { adapter } : {}),
+  };
 }

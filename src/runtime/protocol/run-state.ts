@@ -12,3 +12,9 @@ export type RunState = Readonly<Record<StateRole, ReadonlyMap<string, Tensor>>>;
 export function optimizedParameter(name: string): string {
   return name.slice(0, name.lastIndexOf('/'));
 }
+
+/** The parameters of a state that are not frozen. */
+export function trainedParameters({ parameter }: RunState, frozen: readonly string[]): ReadonlyMap<string, Tensor> {
+  const kept = new Set(frozen);
+  return new Map([...parameter].filter(([name]) => !kept.has(name)));
+}
