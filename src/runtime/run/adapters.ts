@@ -93,19 +93,27 @@ export function withAdapters(model: LoadedModel, settings: AdapterSettings, give
     notes: [...model.notes, note],
     onlyTrained: names,
     adapters,
-    write(values, metadata) {
-      const merged = new Map([...values].filter(([name]) => !names.has(name) || whole.has(name)));
-      const tensorOf = (name: string): Tensor =>
-        defined(values.get(name) ?? filled.initializers.get(name), `the value of ${name}`);
-      for (const adapter of adapters)
-        merged.set(
-          adapter.weight,
-          mergedWeight(tensorOf(adapter.weight), adapter, tensorOf(adapter.a), tensorOf(adapter.b)),
-        );
-      for (const name of whole) merged.set(name, tensorOf(name));
-      return model.write(merged, metadata);
-    },
+    write: (values, metadata) =>
+      model.write(mergedValues({ graph: filled, adapters, onlyTrained: names }, values), metadata),
   };
+}
+
+/** Trained values as the model without its adapters has them: merged into the weights that they are beside. */
+export function mergedValues(
+  { graph, adapters = [], onlyTrained = new Set() }: Pick<LoadedModel, 'graph' | 'adapters' | 'onlyTrained'>,
+  values: ReadonlyMap<string, Tensor>,
+): ReadonlyMap<string, Tensor> {
+  const tensorOf = (name: string): Tensor =>
+    defined(values.get(name) ?? graph.initializers.get(name), `the value of ${name}`);
+  const ofAdapters = new Set(adapters.flatMap(({ a, b }) => [a, b]));
+  const merged = new Map([...values].filter(([name]) => !ofAdapters.has(name)));
+  for (const adapter of adapters)
+    merged.set(
+      adapter.weight,
+      mergedWeight(tensorOf(adapter.weight), adapter, tensorOf(adapter.a), tensorOf(adapter.b)),
+    );
+  for (const name of onlyTrained) if (!ofAdapters.has(name)) merged.set(name, tensorOf(name));
+  return merged;
 }
 
 /** The weights that the patterns match, each as the last of them says. */
@@ -118,7 +126,9 @@ function chosenWeights(graph: Graph, lora: readonly string[]): ReadonlyMap<strin
     if (matches.length === 0)
       throw new InputError(
         `--lora ${text} matches no weight of a linear layer or convolution: ` +
-          (weights.length === 0 ? 'the model has none.' : `the closest are ${closest(pattern, weights).join(', ')}.`),
+          (weights.length === 0
+            ? 'the model has none.'
+            : `the closest are ${closest(`*${pattern}*`, weights).join(', ')}.`),
       );
     for (const name of matches) {
       const { shape } = defined(graph.initializers.get(name), name);

@@ -376,7 +376,10 @@ class TrainingSession {
     const { model, train, settings, subject } = this.#prepared;
     const { preparation, classNames } = train;
     const entries = useEntries({ loss: settings.loss, preparation, classNames });
-    return model.write(new Map([...trainedParameters(this.#state, subject.training.frozen), ...this.#state.buffer]), entries);
+    return model.write(
+      new Map([...trainedParameters(this.#state, subject.training.frozen), ...this.#state.buffer]),
+      entries,
+    );
   }
 
   async #evaluate(bytes: Uint8Array, round: number): Promise<Evaluation | undefined> {
