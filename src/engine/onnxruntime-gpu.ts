@@ -1,7 +1,7 @@
 // The engine over ONNX Runtime's WebGPU provider, which is in `onnxruntime-node` for Linux x64, Windows and macOS on
 // arm64, and in `onnxruntime-web`. Graphs are plain ones: without blocked layouts, and with what the provider lacks
-// written out (gpu-graph.ts). What has no kernel for the GPU the runtime computes on the CPU by itself; what has a wrong
-// one, too (kernel-probe.ts). Values stay on the GPU from run to run (gpu-values.ts).
+// written out (gpu-graph.ts). What has no kernel for the GPU the runtime computes on the CPU by itself; and so is what
+// has a wrong one (kernel-probe.ts). Values stay on the GPU from run to run (gpu-values.ts).
 
 import { defined } from '../assert.ts';
 import { InputError, RunError } from '../errors.ts';
