@@ -61,6 +61,7 @@ test('defaults', () => {
     tangent: 'rademacher',
     tangentScale: [],
     engine: 'onnxruntime',
+    device: 'cpu',
     threads: 1,
     replicateBatchNorm: false,
     strict: false,

@@ -60,7 +60,8 @@ export function centralLayerMs(problem: Problem, place: number): number[] {
   const layerCount = problem.profile.layers.length;
   const batchMs = batchTimes(problem);
   const layerMs = Array.from({ length: layerCount }, (_, layer) => batchMs(place, layer, layer + 1));
-  const factor = batchMs(place, 0, layerCount) / layerMs.reduce((sum, ms) => sum + ms, 0);
+  const sumMs = layerMs.reduce((sum, ms) => sum + ms, 0);
+  const factor = sumMs === 0 ? 1 : batchMs(place, 0, layerCount) / sumMs;
   return layerMs.map((ms) => ms * factor);
 }
 
@@ -81,10 +82,9 @@ export function* ftpipehd(problem: Problem): Steps<readonly StageLayout[]> {
   const order = available.map(({ place }) => place).slice(0, layerCount);
   const batchMs = batchTimes(problem);
   const centralMs = centralLayerMs(problem, order[0] ?? 0);
-  const capacities = capacitiesOf(
-    centralMs,
-    order.map((place) => ({ layers: [0, layerCount], batchMs: batchMs(place, 0, layerCount) })),
-  );
+  const known = order.map((place) => ({ layers: [0, layerCount] as const, batchMs: batchMs(place, 0, layerCount) }));
+  // Where nothing takes any time, nobody is slower.
+  const capacities = known[0]?.batchMs === 0 ? order.map(() => 1) : capacitiesOf(centralMs, known);
   const transferMs = (index: number, cut: number): number =>
     table.occupancyMs(order[index - 1] ?? 0, order[index] ?? 0, B * (profile.layers[cut - 1]?.outputBytes ?? 0));
   const ends = partitionOf({ centralMs, capacities, transferMs });

@@ -9,7 +9,7 @@ import type { Graph, Node } from '../../graph/graph.ts';
 import type { ElementArray, Tensor } from '../../graph/tensor.ts';
 import type { Noise } from '../../noise.ts';
 import { movable } from '../buffers.ts';
-import type { Engine, Executable, Translation, TranslationTarget, Value } from '../engine.ts';
+import type { DeviceChoice, Engine, Executable, Translation, TranslationTarget, Value } from '../engine.ts';
 import {
   checkUpload,
   orderedInputs,
@@ -31,10 +31,14 @@ import {
 export interface ComputeThreadOptions {
   /** Default 'onnxruntime'. 'reference' needs nothing and is slow. */
   readonly engine?: EngineChoice;
+  /** What it computes on. Default 'cpu'. ONNX Runtime only. */
+  readonly device?: DeviceChoice;
   /** Threads inside one operator, where the engine has them. Default 1. */
   readonly threadCount?: number;
   /** The part of the time in which it may compute, above 0 and at most 1. Default 1. ONNX Runtime only. */
   readonly maxCpu?: number;
+  /** A kernel of the GPU is wrong or refused here, and the CPU computes in its place. Default: nobody hears of it. */
+  readonly onDetour?: (kernel: string) => void;
   /** Steps back while other processes use the machine. Default false. ONNX Runtime only. */
   readonly isCourteous?: boolean;
 }
@@ -46,6 +50,7 @@ export interface ComputeThreadOptions {
 export async function createComputeThread(options: ComputeThreadOptions = {}): Promise<Engine> {
   const threadOptions: ThreadOptions = {
     engine: options.engine ?? 'onnxruntime',
+    device: options.device ?? 'cpu',
     threadCount: options.threadCount ?? 1,
     maxCpu: options.maxCpu ?? 1,
     isCourteous: options.isCourteous ?? false,
@@ -54,7 +59,7 @@ export async function createComputeThread(options: ComputeThreadOptions = {}): P
     workerData: threadOptions,
     name: 'compute',
   });
-  const calls = new Calls(worker);
+  const calls = new Calls(worker, options.onDetour);
   try {
     return new ComputeThread(await calls.ready, calls);
   } catch (error) {
@@ -82,11 +87,14 @@ class Calls {
   #end: Error | undefined;
   #isEndSeen = false;
 
-  constructor(worker: Worker) {
+  constructor(worker: Worker, onDetour: (kernel: string) => void = () => {}) {
     this.#worker = worker;
     this.ready = this.#expect(this.nextId());
     worker.on('message', (replies: readonly Reply[]) => {
-      for (const reply of replies) this.#settle(reply);
+      for (const reply of replies) {
+        if (reply.detour === undefined) this.#settle(reply);
+        else onDetour(reply.detour);
+      }
     });
     worker.on('error', (error: unknown) =>
       this.#die(`The compute thread failed: ${error instanceof Error ? error.message : String(error)}`),

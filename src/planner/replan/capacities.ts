@@ -3,7 +3,7 @@
 // in the paper: a worker takes C_i times as long for every layer (eq. 3).
 
 import type { Cluster, DeviceTimes, Plan, PlanLayout, Profile } from '../../cluster/cluster.ts';
-import { scaledTimes } from '../../cluster/times.ts';
+import { prefixSums, rangeOf, scaledTimes } from '../../cluster/times.ts';
 import { InputError } from '../../errors.ts';
 import { capacitiesOf, centralLayerMs, ftpipehd } from '../ftpipehd.ts';
 import { layoutPlan } from '../layout.ts';
@@ -48,11 +48,13 @@ export function measuredCapacities(
   const layerMs = centralLayerMs(remainingProblem({ plan, profile: known, cluster, lost: [] }), 0).map(
     (ms) => ms * plan.microBatchCount,
   );
+  const sums = prefixSums(layerMs);
   const measured = plan.stages.flatMap(({ layers, devices }) =>
     devices.flatMap((name) => (batchMs[name] === undefined ? [] : [{ name, layers, batchMs: batchMs[name] }])),
   );
   // Eq. 1 takes the central node first, where it has layers and where it has none any more.
-  const others = measured.filter(({ name }) => name !== central.name);
+  // Layers that take no time say nothing.
+  const others = measured.filter(({ name, layers }) => name !== central.name && rangeOf(sums, ...layers) > 0);
   const [own = 1, ...found] = capacitiesOf(layerMs, [{ layers: [0, layerMs.length], batchMs: 0 }, ...others]);
   return Object.fromEntries([[central.name, own], ...others.map(({ name }, index) => [name, found[index] ?? 1])]);
 }

@@ -17,6 +17,11 @@ export interface RecoveryPolicy {
    * watched, and plans are kept ready for losses, unless `replan` is another.
    */
   readonly repartition?: { readonly first: number; readonly every: number };
+  /**
+   * Devices are asked whether they live when no batch has come for `leastMs`, or for so many times what one usually
+   * takes. Absent: they are judged by their own silence alone.
+   */
+  readonly timer?: { readonly leastMs: number; readonly batches: number };
   /** Rounds between copies to the next worker, at multiples. Absent: as often as costs little. */
   readonly copyEvery?: number;
   /** Rounds between copies of everything to the coordinator, which are checkpoints. Absent: as the settings say. */
@@ -32,6 +37,7 @@ export const recoveryPolicies: Readonly<Record<RecoveryName, RecoveryPolicy>> = 
   ftpipehd: {
     replan: 'capacities',
     repartition: { first: 10, every: 100 },
+    timer: { leastMs: 2_000, batches: 8 }, // the paper does not say how long
     copyEvery: 50,
     checkpointEvery: 100,
     lastCopyTo: 'first',

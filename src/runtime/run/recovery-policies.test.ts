@@ -13,6 +13,7 @@ import { withStaleness } from '../../schedule/staleness.ts';
 import { delayedOracle, StreamParts } from '../../testing/delayed-oracle.ts';
 import { difference, type MemoryCluster, type MemoryRun, startCluster } from '../../testing/memory-cluster.ts';
 import { batches, chainOfLinears, subjectOf, type TestNet } from '../../testing/training-subjects.ts';
+import { createVirtualClock, type VirtualClock } from '../../testing/virtual-clock.ts';
 import type { ProfileCache } from '../device/measure/cached-profile.ts';
 import { type RecoveryPolicy, recoveryPolicies } from '../knowledge/recovery-policies.ts';
 import type { RunEvent } from '../protocol/events.ts';
@@ -51,26 +52,47 @@ interface Given {
   readonly copyEvery?: number;
   /** Devices that are lost when the data of a round are asked for. */
   readonly losses?: readonly { readonly device: string; readonly atRound: number }[];
+  /** Time passes when nothing else can happen. Default: real time. */
+  readonly clock?: VirtualClock;
+  readonly isDropped?: (from: string, to: string) => boolean;
+  readonly observe?: MemoryRun['observe'];
 }
 
 /** Their policy, with periods for few rounds. */
 const theirs: RecoveryPolicy = { ...recoveryPolicies.ftpipehd, repartition: { first: 3, every: 27 } };
 
-/** Runs three workers to the end, and compares with the oracle. */
-async function runWith(given: Given): Promise<MemoryCluster> {
-  const { policy, factors = {}, endRound = 14, checkpointEvery = 10, copyEvery = 5, losses = [] } = given;
-  const parts = new StreamParts();
-  const due = [...losses];
-  let layout: PlanLayout | undefined;
-  let cluster: MemoryCluster | undefined;
-  const batch = batches(net, subject);
-  const run: MemoryRun = {
-    subject,
-    batch: (round) => {
-      const lost = due.findIndex(({ atRound }) => atRound <= round);
-      for (const { device } of lost < 0 ? [] : due.splice(lost, 1)) queueMicrotask(() => cluster?.kill(device));
-      return batch(round);
+/** An engine that has computed, each time it is asked after a batch, what `layersOf` layers take a device. */
+function engineOf(layersOf: () => number, factor: number): ReturnType<typeof createReferenceEngine> {
+  let busyMs = 0;
+  return Object.assign(createReferenceEngine(), {
+    busyMs: () => {
+      busyMs += layersOf() * layerMs * factor;
+      return busyMs;
     },
+  });
+}
+
+/** Links that take time, if there is a clock, and may drop what is sent. */
+function linksOf({ clock, isDropped = () => false }: Given): Pick<MemoryRun, 'clock' | 'links' | 'linkBetween'> {
+  if (clock === undefined) return {};
+  const links = { clock, bandwidthMbps: 1000, latencyMs: 1 };
+  return {
+    ...{ clock, links },
+    linkBetween: (one, other) => ({
+      ...links,
+      tamper: (message, from) => (isDropped(from, from === one ? other : one) ? [] : [message]),
+    }),
+  };
+}
+
+/** Three workers whose first plan is the planner's. `layersOf`: how many layers a device has now. */
+function runOf(given: Given, layersOf: (device: string) => number): MemoryRun & { readonly endRound: number } {
+  const { policy, factors = {}, endRound = 14, checkpointEvery = 10, copyEvery = 5 } = given;
+  const batching = { planner: 'ftpipehd', schedule: 'async', batchSize: 4, microBatchSize: 4 };
+  return {
+    subject,
+    endRound,
+    batch: batches(net, subject),
     workerNames: ['a', 'b', 'c'],
     machine: {
       ...{ endRound, checkpointEvery, replicateEvery: copyEvery, replicatesAtMultiples: true },
@@ -79,34 +101,38 @@ async function runWith(given: Given): Promise<MemoryCluster> {
     factsOf: () => ({ cpuModel: 'all alike: one link is measured for all' }),
     profileCache,
     recovery: policy,
-    choosePlan: (profile, devices) =>
-      withStaleness(
-        plan({
-          ...{ profile, cluster: devices, planner: 'ftpipehd', schedule: 'async', batchSize: 4, microBatchSize: 4 },
-          optimizerState: 1,
-        }),
-        {},
-      ),
-    createEngine: (device) => {
-      let busyMs = 0;
-      // Each time it is asked, after a batch, it has computed what the device's layers take.
-      return Object.assign(createReferenceEngine(), {
-        busyMs: () => {
-          const own = layout?.stages.find(({ devices }) => devices.includes(device))?.layers ?? [0, 0];
-          busyMs += (own[1] - own[0]) * layerMs * (factors[device] ?? 1);
-          return busyMs;
-        },
-      });
-    },
-    observe: (event, { losses: recorded }) => {
-      if (event.kind === 'deployment') layout = event.plan;
-      parts.observe(event, recorded.length);
-    },
+    choosePlan: (profile, cluster) =>
+      withStaleness(plan({ ...{ profile, cluster, ...batching }, optimizerState: 1 }), {}),
+    createEngine: (device) => engineOf(() => layersOf(device), factors[device] ?? 1),
+    ...linksOf(given),
   };
-  cluster = await startCluster(run);
-  const found = await cluster.outcome();
-  assert.equal(found.losses.length, endRound);
-  const oracle = await delayedOracle({ ...run, batch }, parts.parts, endRound);
+}
+
+/** Runs three workers to the end, and compares with the oracle. */
+async function runWith(given: Given): Promise<MemoryCluster> {
+  const parts = new StreamParts();
+  const due = [...(given.losses ?? [])];
+  let layout: PlanLayout | undefined;
+  const run = runOf(given, (device) => {
+    const [first, end] = layout?.stages.find(({ devices }) => devices.includes(device))?.layers ?? [0, 0];
+    return end - first;
+  });
+  const cluster = await startCluster({
+    ...run,
+    batch: (round) => {
+      const lost = due.findIndex(({ atRound }) => atRound <= round);
+      for (const { device } of lost < 0 ? [] : due.splice(lost, 1)) queueMicrotask(() => cluster.kill(device));
+      return run.batch(round);
+    },
+    observe: (event, running) => {
+      given.observe?.(event, running);
+      if (event.kind === 'deployment') layout = event.plan;
+      parts.observe(event, running.losses.length);
+    },
+  });
+  const found = await (given.clock === undefined ? cluster.outcome() : given.clock.runUntil(cluster.outcome()));
+  assert.equal(found.losses.length, run.endRound);
+  const oracle = await delayedOracle(run, parts.parts, run.endRound);
   const { loss, weight, worst } = difference(found, { ...found, ...oracle });
   const text = JSON.stringify(parts.parts.map(({ first, recorded }) => [first, recorded]));
   assert.ok(loss <= 1e-5, `losses differ by ${loss}: ${found.losses} and ${oracle.losses}, streams ${text}`);
@@ -170,6 +196,43 @@ test('ResPipe: the next worker takes over all layers of a lost one, and keeps it
   const [a = 0, b = 0, c = 0] = [...before.matchAll(/(\d+) on/g)].map(([, count]) => Number(count));
   assert.equal(after, `${a} on a, ${b + c} on c`);
   assert.equal(eventsOf(cluster, 'recovering')[0]?.movedMiB, 0, 'it has the copy');
+});
+
+const timed: RecoveryPolicy = { ...theirs, timer: { leastMs: 400, batches: 8 } };
+
+test('the timer: a worker that does not answer is given up, before its silence says so', { timeout }, async () => {
+  const cluster = await runWith({
+    ...{ policy: timed, clock: createVirtualClock() },
+    observe: (event, running) => {
+      if (event.kind === 'replicated' && event.round === 5) running.silence('b');
+    },
+  });
+  assert.equal(eventsOf(cluster, 'overdue').length, 1);
+  assert.deepEqual(
+    eventsOf(cluster, 'left').map(({ device, reason }) => [device, reason]),
+    [['b', 'no answer within 1 s']],
+  );
+  assert.equal(eventsOf(cluster, 'deployment').at(-1)?.plan.stages.length, 2);
+});
+
+test('the timer: all workers answer, so that training begins again with the batch that is missing', {
+  timeout,
+}, async () => {
+  let isLossy = false;
+  const cluster = await runWith({
+    ...{ policy: { ...timed, repartition: { first: 100, every: 100 } }, clock: createVirtualClock() },
+    isDropped: (from, to) => isLossy && [from, to].sort().join() === 'a,b',
+    observe: (event) => {
+      if (event.kind === 'replicated' && event.round === 5) isLossy = true;
+      if (event.kind === 'recovering') isLossy = false;
+    },
+  });
+  assert.equal(eventsOf(cluster, 'left').length, 0);
+  const [overdue] = eventsOf(cluster, 'overdue');
+  const [change] = eventsOf(cluster, 'recovering');
+  assert.deepEqual([change?.lost, change?.round], [[], overdue?.round]);
+  assert.match(change?.cause ?? '', /^the gradients of round \d+ did not come for 0\.\d s$/);
+  assert.equal(new Set(layoutsOf(cluster)).size, 1);
 });
 
 test('20 seeded losses by their policy: the run is the oracle restarted where its events say', {
