@@ -1,6 +1,6 @@
-// Low-rank adapters (LoRA, Hu et al. 2022) as a rewriting of any graph: beside a product with a weight W stands a product
-// with B·A, of rank r, added to it with a factor: y = x·Wᵀ + s·(x·Aᵀ)·Bᵀ. W itself stays as it is. A is drawn, B begins as
-// zeros, as in PEFT, so that the model begins as it was. Weights can be merged back: W + s·B·A.
+// Low-rank adapters (LoRA, Hu et al. 2022) as a rewriting of any graph: beside a product with a weight W stands a
+// product with B·A, of rank r, added to it with a factor: y = x·Wᵀ + s·(x·Aᵀ)·Bᵀ. W itself stays as it is. A is drawn,
+// B begins as zeros, as in PEFT, so that the model begins as it was. Weights can be merged back: W + s·B·A.
 
 import { assert, defined } from '../assert.ts';
 import { type Attributes, type Graph, int, intAttribute, ints, type Node } from './graph.ts';

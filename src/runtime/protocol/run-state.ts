@@ -18,3 +18,8 @@ export function trainedParameters({ parameter }: RunState, frozen: readonly stri
   const kept = new Set(frozen);
   return new Map([...parameter].filter(([name]) => !kept.has(name)));
 }
+
+/** A state with the parameters that it lacks, which are frozen, as they were at the start. */
+export function withFrozen(state: RunState, start: RunState): RunState {
+  return { ...state, parameter: new Map([...start.parameter, ...state.parameter]) };
+}

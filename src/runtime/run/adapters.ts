@@ -161,7 +161,8 @@ function withValues(graph: Graph, { source, values }: GivenAdapter, whole: Set<s
     if (own === undefined || !parameters.has(name) || !sameShape(own.shape, value.shape))
       throw new InputError(
         `${source} has ${name} as [${value.shape.join(', ')}], which the model ` +
-          `${own === undefined ? 'does not have' : `has as [${own.shape.join(', ')}]`}: take the adapter of this model.`,
+          (own === undefined ? 'does not have' : `has as [${own.shape.join(', ')}]`) +
+          ': take the adapter of this model.',
       );
     initializers.set(name, value);
     if (!name.includes('.lora_')) whole.add(name);

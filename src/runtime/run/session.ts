@@ -20,7 +20,7 @@ import { comparableMiB } from '../device/memory-need.ts';
 import type { Observer, RunEvent } from '../protocol/events.ts';
 import { NotFinite } from '../protocol/not-finite.ts';
 import { batchAt } from '../protocol/round-batch.ts';
-import { type RunState, trainedParameters } from '../protocol/run-state.ts';
+import { type RunState, trainedParameters, withFrozen } from '../protocol/run-state.ts';
 import { BatchesAhead } from './batches-ahead.ts';
 import { type EngineFactory, type Evaluation, engineOf } from './evaluate.ts';
 import { explainNotFinite } from './first-not-finite.ts';
@@ -348,9 +348,7 @@ class TrainingSession {
   }
 
   async #checkpoint(round: number, state: RunState): Promise<boolean> {
-    // frozen parameters do not come back
-    const parameter = new Map([...this.#prepared.subject.state.parameter, ...state.parameter]);
-    [this.#state, this.#stateRound] = [{ ...state, parameter }, round];
+    [this.#state, this.#stateRound] = [withFrozen(state, this.#prepared.subject.state), round];
     const isSafe = await this.#save(round, state);
     const { evaluateEvery, endRound } = this.#prepared.machine;
     const isTested =
@@ -396,10 +394,7 @@ class TrainingSession {
   #trainedModel(): Uint8Array {
     const { model, train, settings, subject } = this.#prepared;
     const { preparation, classNames } = train;
-    const entries = useEntries({ loss: settings.loss, preparation, classNames });
-    return model.write(
-      new Map([...trainedParameters(this.#state, subject.training.frozen), ...this.#state.buffer]),
-      entries,
-    );
+    const values = [...trainedParameters(this.#state, subject.training.frozen), ...this.#state.buffer];
+    return model.write(new Map(values), useEntries({ loss: settings.loss, preparation, classNames }));
   }
 }

@@ -78,8 +78,8 @@ function layersOfCopy({ session }: WorkerContext, from: string, round: number): 
 }
 
 /**
- * Sends the coordinator what training changes of the version after `round` rounds, which have all `committed`, and the statistics of this
- * device. Whatever comes in between, the answer is about the layout that was asked.
+ * Sends the coordinator what training changes of the version after `round` rounds, which have all `committed`, and the
+ * statistics of this device. Whatever comes in between, the answer is about the layout that was asked.
  */
 export async function snapshot(
   context: WorkerContext,
