@@ -159,9 +159,53 @@ export function lazyTensor<T extends ElementType>(
   return lazy;
 }
 
-/** True for a lazy tensor whose elements do not exist yet. */
+/** True for a lazy tensor whose elements do not exist yet, and for a stored one. */
 export function isUnread(value: Tensor): boolean {
   return unread.has(value);
+}
+
+/** Where the elements of a tensor lie as they are in memory. */
+export interface FilePlace {
+  readonly folder: string;
+  /** In the folder. */
+  readonly file: string;
+  readonly offset: number;
+}
+
+/** Tensors of {@link storedTensor}. */
+const stored = new WeakMap<Tensor, FilePlace | undefined>();
+
+/**
+ * A tensor that stays where it is stored: each look at `data` reads it again and keeps nothing. For weights of which
+ * nobody holds all. `read` must return as many elements as the shape has. `place`: a file that has them, which others
+ * may read without us.
+ */
+export function storedTensor<T extends ElementType>(
+  type: T,
+  shape: readonly number[],
+  read: () => ElementArray<T>,
+  place?: FilePlace,
+): Tensor {
+  const value: Tensor = {
+    type,
+    shape: [...shape],
+    get data(): ElementArray<T> {
+      return read();
+    },
+  };
+  unread.add(value);
+  stored.set(value, place);
+  return value;
+}
+
+/** Where a stored tensor lies; undefined for others, and for those that only their reader knows. */
+export function filePlace(value: Tensor): FilePlace | undefined {
+  return stored.get(value);
+}
+
+/** True for a tensor whose elements are read at each look. */
+export function isStored(value: Tensor): boolean {
+  return stored.has(value);
 }
 
 /** A scalar (shape []) of the given type. */
