@@ -125,9 +125,15 @@ async function infer(): Promise<{ readonly peaks: readonly Peak[]; readonly samp
   const timer = setInterval(() => {
     for (const [index, [, { child }]] of processes.entries()) peaks[index] = peakOf(child.pid) ?? peaks[index] ?? 0;
   }, 100);
-  const output = await coordinator.ended;
-  clearInterval(timer);
-  await Promise.all(devices.map(({ ended }) => ended));
+  const output = await coordinator.ended
+    .then(async (found) => {
+      await Promise.all(devices.map(({ ended }) => ended));
+      return found;
+    })
+    .finally(() => {
+      clearInterval(timer);
+      for (const { child } of devices) child.kill('SIGKILL');
+    });
   const { samplesPerS } = JSON.parse(output.trim().split('\n').at(-1) ?? '') as { samplesPerS: number };
   return { samplesPerS, peaks: processes.map(([name], index) => ({ process: name, peakMiB: peaks[index] ?? 0 })) };
 }
@@ -147,6 +153,7 @@ function start(args: readonly string[], environment: Readonly<Record<string, str
   });
   const ended = new Promise<string>((resolve, reject) => {
     child.once('close', (code) => {
+      if (code !== 0) console.error(`${args.join(' ')}: ${output.slice(-1000)}`);
       if (code === 0) resolve(output);
       else reject(new Error(`asteroid ${args[0]} ended with ${code}: ${output.slice(-2000)}`));
     });

@@ -27,6 +27,8 @@ export function lineOf(event: RunEvent): readonly [label: string, text: string] 
       return ['Note', event.message];
     case 'relayed':
       return ['Links', relayedText(event)];
+    case 'activation-bits':
+      return ['Bits', `${event.from} → ${event.to} in ${event.bits} bits`];
     default:
       return undefined;
   }
