@@ -4,22 +4,18 @@
 // `--limit`: each worker's --max-memory, in MiB. Needs twice the model's size in the folder, and memory for stock ONNX
 // Runtime on all of it.
 
-import { type ChildProcess, execFileSync, spawn } from 'node:child_process';
-import { once } from 'node:events';
-import { existsSync, mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
-import { type AddressInfo, createServer } from 'node:net';
+import { execFileSync } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync, statSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
-import { setTimeout } from 'node:timers/promises';
-import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
-import { computeEnvironment } from '../dist/engine/node/host-node.js';
 import { GraphBuilder } from '../dist/graph/builder.js';
 import type { Graph } from '../dist/graph/graph.js';
 import type { Tensor } from '../dist/graph/tensor.js';
 import { createRandom } from '../dist/random.js';
 import { writeExternalModel } from '../dist/testing/external-model.js';
 import { readNpy, writeNpy } from '../dist/training/data/npy.js';
+import { freePort, listening, peakMiBOf, startAsteroid, startWorker } from './common/remote-workers.ts';
 import { table } from './common/table.ts';
 
 const { values } = parseArgs({
@@ -40,7 +36,6 @@ const [gib, workers, width, samples] = [values.gib, values.workers, values.width
   number,
   number,
 ];
-const main = fileURLToPath(new URL('../dist/cli/main.js', import.meta.url));
 const folder = mkdtempSync(join(values.folder, 'asteroid-large-model-'));
 const batch = 8;
 
@@ -113,19 +108,17 @@ async function infer(): Promise<{ readonly peaks: readonly Peak[]; readonly samp
   const args = ['infer', '--model', 'large.onnx', '--data', 'npy:x.npy', '-o', 'y.npy', '--json'];
   const place = ['--workers', '0', '--remote', String(workers), '--port', String(port), '--code-file', 'code'];
   const sizes = ['--batch', String(batch), '--micro-batch', String(batch), '--planner', values.planner];
-  const coordinator = start([...args, ...place, ...sizes], {});
-  const code = await codeOf(coordinator.child);
-  const devices = Array.from({ length: workers }, (_, index) => {
-    const name = `worker-${index + 1}`;
-    const own = ['--join', `ws://127.0.0.1:${port}`, '--name', name, '--max-memory', values.limit, '--json'];
-    return start(['worker', ...own], { ASTEROID_JOIN_CODE: code, ASTEROID_STATE: join(folder, name) });
-  });
+  const coordinator = startAsteroid(folder, [...args, ...place, ...sizes]);
+  await listening(folder, coordinator);
+  const devices = Array.from({ length: workers }, (_, index) =>
+    startWorker(folder, port, `worker-${index + 1}`, ['--max-memory', values.limit]),
+  );
   const processes = [['coordinator', coordinator] as const, ...devices.map((each) => ['worker', each] as const)];
   const peaks = processes.map(() => 0);
   const timer = setInterval(() => {
-    for (const [index, [, { child }]] of processes.entries()) peaks[index] = peakOf(child.pid) ?? peaks[index] ?? 0;
+    for (const [index, [, { child }]] of processes.entries()) peaks[index] = peakMiBOf(child.pid) ?? peaks[index] ?? 0;
   }, 100);
-  const output = await coordinator.ended
+  const lines = await coordinator.ended
     .then(async (found) => {
       await Promise.all(devices.map(({ ended }) => ended));
       return found;
@@ -134,59 +127,8 @@ async function infer(): Promise<{ readonly peaks: readonly Peak[]; readonly samp
       clearInterval(timer);
       for (const { child } of devices) child.kill('SIGKILL');
     });
-  const { samplesPerS } = JSON.parse(output.trim().split('\n').at(-1) ?? '') as { samplesPerS: number };
+  const { samplesPerS } = JSON.parse(lines.at(-1) ?? '') as { samplesPerS: number };
   return { samplesPerS, peaks: processes.map(([name], index) => ({ process: name, peakMiB: peaks[index] ?? 0 })) };
-}
-
-interface Running {
-  readonly child: ChildProcess;
-  /** What it printed; rejects where it failed. */
-  readonly ended: Promise<string>;
-}
-
-function start(args: readonly string[], environment: Readonly<Record<string, string>>): Running {
-  const env = { ...computeEnvironment(process.env), ASTEROID_CACHE: join(folder, 'cache'), ...environment };
-  const child = spawn(process.execPath, [main, ...args], { cwd: folder, env, stdio: ['ignore', 'pipe', 'inherit'] });
-  let output = '';
-  child.stdout.setEncoding('utf8').on('data', (text: string) => {
-    output += text;
-  });
-  const ended = new Promise<string>((resolve, reject) => {
-    child.once('close', (code) => {
-      if (code !== 0) console.error(`${args.join(' ')}: ${output.slice(-1000)}`);
-      if (code === 0) resolve(output);
-      else reject(new Error(`asteroid ${args[0]} ended with ${code}: ${output.slice(-2000)}`));
-    });
-  });
-  ended.catch(() => {}); // awaited later
-  return { child, ended };
-}
-
-async function freePort(): Promise<number> {
-  const server = createServer().listen(0, '127.0.0.1');
-  await once(server, 'listening');
-  const { port } = server.address() as AddressInfo;
-  server.close();
-  await once(server, 'close');
-  return port;
-}
-
-async function codeOf({ exitCode }: ChildProcess): Promise<string> {
-  while (exitCode === null) {
-    if (existsSync(join(folder, 'code'))) return readFileSync(join(folder, 'code'), 'utf8').trim();
-    await setTimeout(100);
-  }
-  throw new Error('the coordinator ended before it listened');
-}
-
-/** Undefined where the process has ended. */
-function peakOf(pid: number | undefined): number | undefined {
-  try {
-    const found = /VmHWM:\s*(\d+) kB/.exec(readFileSync(`/proc/${pid}/status`, 'utf8'));
-    return found === null ? undefined : Number(found[1]) / 1024;
-  } catch {
-    return undefined;
-  }
 }
 
 /** Stock ONNX Runtime on the whole model, in a process of its own. */

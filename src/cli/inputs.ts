@@ -7,6 +7,7 @@ import { parseCluster, parsePlan } from '../cluster/validate.ts';
 import { InputError } from '../errors.ts';
 import { parseInputShape } from '../graph/onnx/input-shapes.ts';
 import { isZooSpec } from '../models/zoo.ts';
+import { type CheckoutSpec, checkoutSpec, openCheckoutModel } from '../runtime/host/checkouts.ts';
 import { loadModel } from '../runtime/host/models.ts';
 import { prepareRun } from '../runtime/host/session-here.ts';
 import type { LoadedModel } from '../runtime/run/loaded-model.ts';
@@ -15,8 +16,10 @@ import type { TrainSettings } from '../runtime/run/settings.ts';
 import { loadLatestCheckpoint } from '../storage/checkpoints.ts';
 import { type LoadOptions, loadDataset } from '../storage/node/datasets.ts';
 import { nodeDisk } from '../storage/node/disk.ts';
+import type { Datasets } from '../training/data/arrays.ts';
 import type { Dataset } from '../training/data/dataset.ts';
 import { readText } from './files.ts';
+import { checkoutForData, withFilesBeside } from './fit-checkout.ts';
 import { checkClasses, pictureInputOf, textInputOf, withClasses, withOption, zooGraph } from './fit-model.ts';
 import type { Output } from './output.ts';
 
@@ -48,15 +51,40 @@ async function readSubject(
 ): Promise<
   Pick<SessionInput, 'settings' | 'model' | 'train' | 'test' | 'companions'> & { readonly notes: readonly string[] }
 > {
-  const { seed } = wished;
+  const checkout = checkoutSpec(wished.model);
+  return checkout === undefined ? readPlainSubject(withFilesBeside(wished)) : readCheckout(wished, checkout);
+}
+
+type Subject = Awaited<ReturnType<typeof readSubject>>;
+
+async function readPlainSubject(wished: TrainSettings): Promise<Subject> {
   const spec = withOption(wished.model, 'input', wished.imageSize);
   const fromFile = isZooSpec(spec) ? undefined : await readModel({ ...wished, model: spec });
   const graph = fromFile?.graph ?? zooGraph(spec);
   const takes = { picture: pictureInputOf(graph), text: textInputOf(graph) };
-  const loaded = await loadDataset(wished.data, { seed, settings: wished, ...takes });
+  const loaded = await loadDataset(wished.data, { seed: wished.seed, settings: wished, ...takes });
+  const settings = { ...wished, model: withClasses(spec, loaded.train) };
+  return fitted(settings, fromFile ?? (await readModel(settings)), takes, loaded);
+}
+
+/** A checkout is built twice: to see what it takes, and again as the data have it. */
+async function readCheckout(wished: TrainSettings, spec: CheckoutSpec): Promise<Subject> {
+  const { graph, task, positions } = openCheckoutModel(spec, wished.seed);
+  const { length, ...text } = textInputOf(graph);
+  const takes = {
+    picture: pictureInputOf(graph),
+    text: spec.options.sequence === undefined || length === undefined ? text : { ...text, length },
+  };
+  const fitting = withFilesBeside(wished, positions);
+  const loaded = await loadDataset(wished.data, { seed: wished.seed, settings: fitting, ...takes });
+  const settings = { ...fitting, model: checkoutForData(spec, task, loaded.train) };
+  return fitted(settings, await readModel(settings), takes, loaded);
+}
+
+type Takes = Required<Pick<LoadOptions, 'picture' | 'text'>>;
+
+async function fitted(settings: TrainSettings, model: LoadedModel, takes: Takes, loaded: Datasets): Promise<Subject> {
   const { train, test, findings = [], companions = {} } = loaded;
-  const settings = { ...wished, model: withClasses(spec, train) };
-  const model = fromFile ?? (await readModel(settings));
   const evaluation = settings.evalData === undefined ? test : await evaluationData(settings, takes, train);
   return {
     settings,
@@ -79,7 +107,7 @@ function readModel({ model, seed, headClasses, batchNorm, inputShape }: TrainSet
 /** The data of --eval-data, whose classes have the numbers of the training data's. */
 async function evaluationData(
   { evalData = '', seed, ...settings }: TrainSettings,
-  takes: Pick<LoadOptions, 'picture' | 'text'>,
+  takes: Takes,
   { classNames, preparation }: Dataset,
 ): Promise<Dataset> {
   const data = { ...settings, evalSplit: 0 };

@@ -3,6 +3,7 @@
 import { z } from 'zod';
 import { InputError } from '../errors.ts';
 import { noiseKinds } from '../noise.ts';
+import { recoveryNames } from '../runtime/knowledge/recovery-policies.ts';
 import { tangentLimit } from '../runtime/protocol/training-spec.ts';
 import { autoSchedule, type TrainSettings, trainModes } from '../runtime/run/settings.ts';
 import { checkCorrection, stalenessCorrections } from '../training/staleness.ts';
@@ -14,6 +15,7 @@ type ModeSetting =
   | 'verticalSync'
   | 'aggregate'
   | 'stalenessCorrection'
+  | 'recovery'
   | 'tangents'
   | 'tangent'
   | 'tangentScale';
@@ -50,6 +52,13 @@ export const modeSettings: Readonly<Record<ModeSetting, Setting>> = {
     schema: z.enum(stalenessCorrections),
     default: 'none',
   },
+  recovery: {
+    argument: 'NAME',
+    description:
+      'how a run follows slower devices and losses: asteroid: drift, light re-planning (default) | ftpipehd: by ' +
+      'capacities, every 100 updates (default of --mode async --planner ftpipehd) | respipe: a neighbour takes over',
+    schema: z.enum(recoveryNames),
+  },
   tangents: {
     argument: 'N',
     description: 'forward-gradient: random directions of an update, whose estimates are averaged',
@@ -85,6 +94,7 @@ export function checkMode(settings: TrainSettings): void {
   if (mode === 'async') checkAsynchronous(settings);
   if (mode === 'forward-gradient') checkForwardGradient(settings);
   if (mode === 'auto') checkAuto(settings);
+  checkRecovery(settings);
   const ofStream = [
     [staleness !== undefined, '--staleness'],
     [!verticalSync, '--no-vertical-sync'],
@@ -102,6 +112,17 @@ export function checkMode(settings: TrainSettings): void {
   checkCorrection(stalenessCorrection, { kind: settings.optimizer, momentum: settings.momentum });
   if (staleness !== undefined && !verticalSync)
     throw new InputError('--staleness and --no-vertical-sync cannot both be given: choose one.');
+}
+
+/** FTPipeHD's needs to know how fast devices are; the others cannot share out a strict run's grains. */
+function checkRecovery(settings: TrainSettings): void {
+  const { recovery = 'asteroid', plan, strict, workers, remote } = settings;
+  if (recovery === 'asteroid') return;
+  if (workers + remote === 0)
+    throw new InputError(`--recovery ${recovery} needs several devices: give --workers N or --remote N.`);
+  if (recovery === 'ftpipehd' && plan !== undefined)
+    throw new InputError('--recovery ftpipehd needs a profile of the model, which a run with --plan does not make.');
+  if (strict) throw new InputError(`--recovery ${recovery} does not take --strict: leave one of them out.`);
 }
 
 function checkAsynchronous({ workers, remote, schedule }: TrainSettings): void {

@@ -144,6 +144,8 @@ export interface Plan {
   readonly staleness?: readonly number[];
   /** Of forward gradients: tangents of a round, which all travel with the activations. Absent: 1. */
   readonly tangentCount?: number;
+  /** Where the last stage's copy goes in a run. Absent: to the stage before it (planner/replan/backups.ts). */
+  readonly lastCopyTo?: 'first';
   /** What travels in fewer bits. Extension to the contract; absent: nothing. */
   readonly compression?: Compression;
   /**

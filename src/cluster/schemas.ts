@@ -114,6 +114,7 @@ export interface LayoutShape {
   readonly forwardOnlyLayers: z.ZodExactOptional<z.ZodNumber>;
   readonly staleness: z.ZodExactOptional<z.ZodArray<z.ZodNumber>>;
   readonly tangentCount: z.ZodExactOptional<z.ZodNumber>;
+  readonly lastCopyTo: z.ZodExactOptional<z.ZodType<'first'>>;
   readonly compression: z.ZodExactOptional<z.ZodType<Compression>>;
 }
 
@@ -128,6 +129,7 @@ export function layoutShape(limits: Limits): LayoutShape {
     forwardOnlyLayers: whole(0, 'leading layers that are not trained').exactOptional(),
     staleness: list(whole(0, "rounds by which a stage's weights lag"), 'rounds, one for each stage').exactOptional(),
     tangentCount: size('tangents of a round').exactOptional(),
+    lastCopyTo: oneOf(['first']).exactOptional(),
     compression: compressionSchema.exactOptional(),
   };
 }

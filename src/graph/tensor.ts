@@ -127,7 +127,7 @@ export function wrap<T extends ElementType>(type: T, shape: readonly number[], d
   return { type, shape: [...shape], data };
 }
 
-/** Tensors of {@link lazyTensor} that have not been read. */
+/** Tensors whose elements are not at hand: of {@link lazyTensor} until they are read, {@link rereadTensor} always. */
 const unread = new WeakSet<Tensor>();
 
 /**
@@ -159,11 +159,6 @@ export function lazyTensor<T extends ElementType>(
   return lazy;
 }
 
-/** True for a lazy tensor whose elements do not exist yet, and for a stored one. */
-export function isUnread(value: Tensor): boolean {
-  return unread.has(value);
-}
-
 /** Where the elements of a tensor lie as they are in memory. */
 export interface FilePlace {
   readonly folder: string;
@@ -172,40 +167,45 @@ export interface FilePlace {
   readonly offset: number;
 }
 
-/** Tensors of {@link storedTensor}. */
-const stored = new WeakMap<Tensor, FilePlace | undefined>();
+const places = new WeakMap<Tensor, FilePlace>();
+
+/** Where a tensor of {@link rereadTensor} lies; undefined for others, and where only its reader knows. */
+export function filePlace(value: Tensor): FilePlace | undefined {
+  return places.get(value);
+}
 
 /**
- * A tensor that stays where it is stored: each look at `data` reads it again and keeps nothing. For weights of which
- * nobody holds all. `read` must return as many elements as the shape has. `place`: a file that has them, which others
- * may read without us.
+ * A tensor whose elements are read from elsewhere whenever they are wanted and nobody has them any more: for weights of
+ * files, which a process need not hold. `read` must return the same elements each time, as many as the shape has.
+ * `place`: a file that has them, which others may read without us.
  */
-export function storedTensor<T extends ElementType>(
+export function rereadTensor<T extends ElementType>(
   type: T,
   shape: readonly number[],
   read: () => ElementArray<T>,
   place?: FilePlace,
 ): Tensor {
-  const value: Tensor = {
+  let held: WeakRef<ElementArray<T>> | undefined;
+  const reread: Tensor = {
     type,
     shape: [...shape],
     get data(): ElementArray<T> {
-      return read();
+      const found = held?.deref();
+      if (found !== undefined) return found;
+      const data = read();
+      assert(elementCount(shape) === data.length, `shape [${shape.join(', ')}] does not hold ${data.length} elements`);
+      held = new WeakRef(data);
+      return data;
     },
   };
-  unread.add(value);
-  stored.set(value, place);
-  return value;
+  unread.add(reread);
+  if (place !== undefined) places.set(reread, place);
+  return reread;
 }
 
-/** Where a stored tensor lies; undefined for others, and for those that only their reader knows. */
-export function filePlace(value: Tensor): FilePlace | undefined {
-  return stored.get(value);
-}
-
-/** True for a tensor whose elements are read at each look. */
-export function isStored(value: Tensor): boolean {
-  return stored.has(value);
+/** True for a tensor whose elements are not at hand. */
+export function isUnread(value: Tensor): boolean {
+  return unread.has(value);
 }
 
 /** A scalar (shape []) of the given type. */

@@ -23,7 +23,9 @@ import { createProblem } from './problem.ts';
  */
 function smallInput(seed: number): PlanInput {
   const random = createRandom(seed, 21);
-  const size = { deviceCount: 1 + random.integer(4), layerCount: 1 + random.integer(7) };
+  const deviceCount = 1 + random.integer(4);
+  // Four devices with seven layers have so many plans that one problem costs more than all others together.
+  const size = { deviceCount, layerCount: 1 + (deviceCount < 4 ? random.integer(7) : random.integer(4)) };
   const batchSize = [2, 4, 6][random.integer(3)] ?? 4;
   const { profile, cluster } = randomInstance(seed, size);
   const partly = seed % 4 === 3 ? withFrozenPrefix(seed, profile) : profile;
@@ -46,7 +48,7 @@ function attempt(input: PlanInput): Plan | string {
 }
 
 // bench/planner.ts runs 300 seeds with batches of up to 8 samples, which takes some minutes.
-const seedCount = Number(process.env['PLANNER_SEEDS'] ?? 14);
+const seedCount = Number(process.env['PLANNER_SEEDS'] ?? 20);
 
 test(`best is exhaustive's optimum, proven, on ${seedCount} random problems; no plan is below a stated bound`, () => {
   let refusedCount = 0;

@@ -52,23 +52,39 @@ export function partitionOf({ centralMs, capacities, transferMs }: Partition): n
   });
 }
 
+/**
+ * T_{e,j}^0: what the device at a place takes for each layer of a micro-batch, in proportion to what the layers alone
+ * take; they add up to what it takes for the whole model.
+ */
+export function centralLayerMs(problem: Problem, place: number): number[] {
+  const layerCount = problem.profile.layers.length;
+  const batchMs = batchTimes(problem);
+  const layerMs = Array.from({ length: layerCount }, (_, layer) => batchMs(place, layer, layer + 1));
+  const sumMs = layerMs.reduce((sum, ms) => sum + ms, 0);
+  const factor = sumMs === 0 ? 1 : batchMs(place, 0, layerCount) / sumMs;
+  return layerMs.map((ms) => ms * factor);
+}
+
+type BatchTimes = (place: number, first: number, end: number) => number;
+
+/** What devices take for layers [first, end) of a micro-batch, forward and backward. */
+function batchTimes(problem: Problem): BatchTimes {
+  const times = shareTimes(problem);
+  const B = problem.microBatchSize;
+  return (place, first, end) => times.forwardMs(place, first, end, B) + times.backwardMs(place, first, end, B);
+}
+
 /** The planner: capacities by each device's times over the whole model, which a profile knows. */
 export function* ftpipehd(problem: Problem): Steps<readonly StageLayout[]> {
   yield 0;
   const { available, table, profile, microBatchSize: B } = problem;
   const layerCount = profile.layers.length;
   const order = available.map(({ place }) => place).slice(0, layerCount);
-  const times = shareTimes(problem);
-  const batchMs = (place: number, first: number, end: number): number =>
-    times.forwardMs(place, first, end, B) + times.backwardMs(place, first, end, B);
-  const central = order[0] ?? 0;
-  const centralMs = Array.from({ length: layerCount }, (_, layer) => batchMs(central, layer, layer + 1));
-  const whole = centralMs.reduce((sum, ms) => sum + ms, 0);
-  const factor = batchMs(central, 0, layerCount) / whole;
-  const capacities = capacitiesOf(
-    centralMs,
-    order.map((place) => ({ layers: [0, layerCount], batchMs: batchMs(place, 0, layerCount) / factor })),
-  );
+  const batchMs = batchTimes(problem);
+  const centralMs = centralLayerMs(problem, order[0] ?? 0);
+  const known = order.map((place) => ({ layers: [0, layerCount] as const, batchMs: batchMs(place, 0, layerCount) }));
+  // Where nothing takes any time, nobody is slower.
+  const capacities = known[0]?.batchMs === 0 ? order.map(() => 1) : capacitiesOf(centralMs, known);
   const transferMs = (index: number, cut: number): number =>
     table.occupancyMs(order[index - 1] ?? 0, order[index] ?? 0, B * (profile.layers[cut - 1]?.outputBytes ?? 0));
   const ends = partitionOf({ centralMs, capacities, transferMs });

@@ -145,6 +145,7 @@ export class CoordinatorLife {
       ...(scenario.isMeasured
         ? {}
         : { givenPlan: { ...plan, predicted: { ...predicted(plan, 1).predicted, peakMemoryMiB: {} } } }),
+      ...(scenario.recovery === undefined ? {} : { recovery: scenario.recovery }),
       ...(bug?.step === undefined ? {} : { step: bug.step }),
     });
     const stopListening = network.listen(coordinatorUrl, process, (link) =>
@@ -180,6 +181,7 @@ export class CoordinatorLife {
       endRound,
       checkpointEvery,
       replicateEvery,
+      replicatesAtMultiples: scenario.recovery !== undefined,
       waitForDevices,
       batchSize: plan.batchSize,
       batchAt: (round) => ({ sampleCount: this.#world.samplesIn(round), factor: 1 }),

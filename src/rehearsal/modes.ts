@@ -2,6 +2,7 @@
 
 import type { PlanLayout } from '../cluster/cluster.ts';
 import { hash32 } from '../random.ts';
+import { recoveryPolicies } from '../runtime/knowledge/recovery-policies.ts';
 import { scheduleOf } from '../schedule/schedules.ts';
 import { leastStaleness, withStaleness } from '../schedule/staleness.ts';
 import { type FaultKind, type Scenario, scenarioOf } from './scenario.ts';
@@ -29,7 +30,17 @@ function asynchronous(scenario: Scenario): Scenario {
     endRound: scenario.endRound + 3,
     ...(aggregate === 0 ? {} : { aggregate }),
     ...(hash32(seed, 10) % 4 === 0 ? { smallerEvery: 2 } : {}),
+    ...recoveryIn(seed),
   };
+}
+
+/** FTPipeHD's and ResPipe's policies, with periods for few rounds, in half of the runs. */
+function recoveryIn(seed: number): Pick<Scenario, 'recovery'> {
+  const kind = hash32(seed, 11) % 4;
+  if (kind > 1) return {};
+  if (kind === 1) return { recovery: recoveryPolicies.respipe };
+  const repartition = { first: 1 + (hash32(seed, 12) % 3), every: 1 + (hash32(seed, 13) % 3) };
+  return { recovery: { ...recoveryPolicies.ftpipehd, repartition } };
 }
 
 function inAsync(plan: PlanLayout): PlanLayout {

@@ -4,6 +4,7 @@
 import { defined } from '../assert.ts';
 import type { PlanLayout, StagePlan } from '../cluster/cluster.ts';
 import { createRandom, permutation, type Random } from '../random.ts';
+import type { RecoveryPolicy } from '../runtime/knowledge/recovery-policies.ts';
 import { program } from '../schedule/generate.ts';
 import { scheduleOf } from '../schedule/schedules.ts';
 import { maxBatchSize } from './exact-model.ts';
@@ -72,6 +73,8 @@ export interface Scenario {
   /** K of weight aggregation, where rounds overlap. Absent, as in all synchronous scenarios: never. */
   readonly aggregate?: number;
   readonly endRound: number;
+  /** How the run follows slower devices and losses. Absent, as in all synchronous scenarios: as by default. */
+  readonly recovery?: RecoveryPolicy;
   readonly checkpointEvery: number;
   /** Rounds between copies of single-device stages; 0: no copies. */
   readonly replicateEvery: number;

@@ -36,6 +36,8 @@ export interface MemoryRun {
   choosePlan?(profile: Profile, cluster: Cluster): Plan;
   /** Absent: plans are not improved, and not made again. */
   readonly planAgain?: CoordinatorOptions['planAgain'];
+  /** Default: drift is watched, and re-planning is light. */
+  readonly recovery?: CoordinatorOptions['recovery'];
   /** What each device says it has. Default: enough. */
   readonly memoryMiB?: number;
   /** What a device that joins says otherwise than the others. */
@@ -192,6 +194,7 @@ export function difference(
     trainSeconds: 0,
     state,
     evaluation: undefined,
+    modelRound: end.round,
     plan,
   });
   const { lossDifference, weightDifference, worstWeight } = compare(result(a), result(b));
@@ -270,6 +273,7 @@ class ClusterInMemory implements MemoryCluster {
       ...(run.weights === undefined ? {} : { weights: run.weights }),
       plan: async (profile, cluster) => defined(run.choosePlan, 'a plan')(profile, cluster),
       ...(run.planAgain === undefined ? {} : { planAgain: run.planAgain }),
+      ...(run.recovery === undefined ? {} : { recovery: run.recovery }),
       ...(run.plan === undefined ? {} : { givenPlan: { ...run.plan, predicted } }),
     });
   }

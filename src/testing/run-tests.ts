@@ -10,8 +10,8 @@ import { sharedCacheVariable } from './command.ts';
 
 /** Of a file; tests that may hang have limits of their own. */
 const timeoutMs = 600_000;
-/** Two files at a time, on a machine with two cores. */
-const concurrency = 2;
+/** Files at a time, on a machine with two cores: the third computes while others wait for processes and time-outs. */
+const concurrency = 3;
 /** Files whose tests measure what processes of their own take or get, with both cores: one at a time. */
 const alone = /\/(?:cli\/quickstart|lab\/\w+)\.test\.js$/;
 

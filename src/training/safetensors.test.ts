@@ -179,9 +179,15 @@ test('every rule of the format is checked', () => {
     );
   }
   assert.throws(
-    () => read(file(`{"a":${entry('BF16', '[1]', '[0,2]')}}`, [0, 0])),
-    new InputError('w holds the tensor a of type BF16, which is not supported; convert it to F32.'),
+    () => read(file(`{"a":${entry('F8_E4M3', '[1]', '[0,1]')}}`, [0])),
+    new InputError('w holds the tensor a of type F8_E4M3, which is not supported; convert it to F32.'),
   );
+});
+
+test('bfloat16 is read as float32', () => {
+  // 1.5 is 0x3fc0, −2 is 0xc000
+  const tensors = read(file(`{"a":${entry('BF16', '[2]', '[0,4]')}}`, [0xc0, 0x3f, 0x00, 0xc0]));
+  assert.deepEqual(tensors.get('a'), tensor('float32', [2], [1.5, -2]));
 });
 
 test('deep nesting and long names give short errors', () => {

@@ -71,22 +71,52 @@ export function writeSafetensors(
 /** Reads a file. Tensors are views of its bytes if aligned (always for files written here). Throws InputError. */
 export function readSafetensors(file: Source): Safetensors {
   const source = plainSource(file);
-  const { bytes } = source;
-  if (bytes.length < 10) throw wrong(source, bytes.length, 'the file ends inside the header');
-  const headerBytes = viewOf(bytes).getBigUint64(0, true);
-  if (headerBytes > BigInt(Math.min(maxHeaderBytes, bytes.length - 8)))
+  const { tensors: places, metadata } = readSafetensorsLayout(source, source.bytes.length);
+  const tensors = new Map<string, Tensor>();
+  for (const [name, place] of places)
+    tensors.set(name, storedTensor(source.name, name, place, source.bytes.subarray(place.start, place.end)));
+  return { tensors, metadata };
+}
+
+/** Where a file has a tensor. */
+export interface StoredTensor {
+  /** As it is read: bfloat16 as float32. */
+  readonly type: ElementType;
+  readonly shape: readonly number[];
+  readonly isBfloat16: boolean;
+  /** Bytes of the file. */
+  readonly start: number;
+  readonly end: number;
+}
+
+/** The bytes that a file's header takes with its length, by the file's first 8 bytes. Throws InputError. */
+export function safetensorsHeaderBytes(source: Source, fileBytes: number): number {
+  if (fileBytes < 10 || source.bytes.length < 8) throw wrong(source, fileBytes, 'the file ends inside the header');
+  const headerBytes = viewOf(source.bytes).getBigUint64(0, true);
+  if (headerBytes > BigInt(Math.min(maxHeaderBytes, fileBytes - 8)))
     throw wrong(source, 0, `the header's length ${headerBytes} is more than the file holds or than ${maxHeaderBytes}`);
-  const dataStart = 8 + Number(headerBytes);
-  const header = parseHeader(source, bytes.subarray(8, dataStart));
+  return 8 + Number(headerBytes);
+}
+
+/**
+ * Where the tensors of a file of `fileBytes` bytes are, in the order of their bytes; of `source` only the header is
+ * read. Throws InputError.
+ */
+export function readSafetensorsLayout(
+  source: Source,
+  fileBytes: number,
+): { readonly tensors: ReadonlyMap<string, StoredTensor>; readonly metadata: ReadonlyMap<string, string> } {
+  const dataStart = safetensorsHeaderBytes(source, fileBytes);
+  const header = parseHeader(source, source.bytes.subarray(8, dataStart));
   const metadata = readMetadata(source, header);
   const entries = [...header]
     .filter(([name]) => name !== '__metadata__')
     .map(([name, value]) => readEntry(source, name, value));
   // By start; empty tensors before others at the same start.
   entries.sort((a, b) => a.start - b.start || a.end - b.end);
-  const tensors = new Map<string, Tensor>();
+  const tensors = new Map<string, StoredTensor>();
   let offset = 0;
-  for (const { name, type, shape, start, end } of entries) {
+  for (const { name, type, shape, isBfloat16, start, end } of entries) {
     if (start !== offset)
       throw wrong(
         source,
@@ -94,23 +124,41 @@ export function readSafetensors(file: Source): Safetensors {
         `the tensor ${shownName(name)} starts at ${start} of the data, not at ${offset}: tensors overlap or ` +
           'leave a hole',
       );
-    if (end > bytes.length - dataStart)
-      throw wrong(source, bytes.length, `the file ends inside the tensor ${shownName(name)}`);
-    const data = bytes.subarray(dataStart + start, dataStart + end);
-    if (type === 'bool' && data.some((value) => value > 1))
-      throw wrong(source, dataStart + start, `the tensor ${shownName(name)} of truth values holds others than 0 and 1`);
-    tensors.set(name, { type, shape, data: viewBytes(type, data) });
+    if (end > fileBytes - dataStart)
+      throw wrong(source, fileBytes, `the file ends inside the tensor ${shownName(name)}`);
+    tensors.set(name, { type, shape, isBfloat16, start: dataStart + start, end: dataStart + end });
     offset = end;
   }
-  if (offset !== bytes.length - dataStart)
-    throw wrong(source, dataStart + offset, `${bytes.length - dataStart - offset} bytes belong to no tensor`);
+  if (offset !== fileBytes - dataStart)
+    throw wrong(source, dataStart + offset, `${fileBytes - dataStart - offset} bytes belong to no tensor`);
   return { tensors, metadata };
+}
+
+/** A tensor of its bytes in the file `source`; a view of them, but for bfloat16. Throws InputError. */
+export function storedTensor(source: string, name: string, place: StoredTensor, bytes: Uint8Array): Tensor {
+  const { type, shape, isBfloat16, start } = place;
+  if (isBfloat16) return { type, shape, data: widened(viewBytes('uint16', bytes)) };
+  if (type === 'bool' && bytes.some((value) => value > 1))
+    throw wrong(
+      { name: source, bytes },
+      start,
+      `the tensor ${shownName(name)} of truth values holds others than 0 and 1`,
+    );
+  return { type, shape, data: viewBytes(type, bytes) };
+}
+
+/** bfloat16 is the upper half of float32. */
+function widened(halves: Uint16Array): Float32Array {
+  const bits = new Uint32Array(halves.length);
+  for (let index = 0; index < bits.length; index++) bits[index] = (halves[index] as number) << 16;
+  return new Float32Array(bits.buffer);
 }
 
 interface Entry {
   readonly name: string;
   readonly type: ElementType;
   readonly shape: readonly number[];
+  readonly isBfloat16: boolean;
   readonly start: number;
   readonly end: number;
 }
@@ -155,18 +203,19 @@ function readEntry(source: Source, name: string, value: unknown): Entry {
       `the entry of the tensor ${shownName(name)} does not have a dtype, a shape and two data_offsets`,
     );
   }
-  const type = typesByDtype.get(dtype);
+  const isBfloat16 = dtype === 'BF16';
+  const type = isBfloat16 ? 'float32' : typesByDtype.get(dtype);
   if (type === undefined)
     throw new InputError(
       `${source.name} holds the tensor ${shownName(name)} of type ${dtype.slice(0, 20)}, which is not ` +
         'supported; convert it to F32.',
     );
   const [start, end] = offsets as [number, number];
-  const expected = safeProduct(shape, elementBytes(type));
+  const expected = safeProduct(shape, isBfloat16 ? 2 : elementBytes(type));
   if (expected === undefined || end - start !== expected) {
     throw wrong(source, 8, `the tensor ${shownName(name)}, [${shape.join(', ')}] of ${type}, has ${end - start} bytes`);
   }
-  return { name, type, shape, start, end };
+  return { name, type, shape, isBfloat16, start, end };
 }
 
 function isObject(value: unknown): value is Record<string, unknown> {

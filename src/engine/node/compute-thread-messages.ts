@@ -4,7 +4,7 @@
 import { InputError, ProtocolError, RunError } from '../../errors.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 import type { Noise } from '../../noise.ts';
-import type { Translation, TranslationTarget } from '../engine.ts';
+import type { DeviceChoice, Translation, TranslationTarget } from '../engine.ts';
 import type { PackedGraph } from './packed-graph.ts';
 
 /**
@@ -15,6 +15,7 @@ export type EngineChoice = 'onnxruntime' | 'reference' | { readonly module: stri
 /** What the thread is started with. */
 export interface ThreadOptions {
   readonly engine: EngineChoice;
+  readonly device: DeviceChoice;
   readonly threadCount: number;
   readonly maxCpu: number;
   readonly isCourteous: boolean;

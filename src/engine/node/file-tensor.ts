@@ -6,7 +6,7 @@ import { RunError } from '../../errors.ts';
 import {
   byteLength,
   type FilePlace,
-  storedTensor,
+  rereadTensor,
   type Tensor,
   type ValueType,
   viewBytes,
@@ -14,7 +14,7 @@ import {
 
 /** Each look at `data` reads the elements, and throws RunError where the file has become shorter. */
 export function fileTensor({ type, shape }: ValueType, place: FilePlace): Tensor {
-  return storedTensor(type, shape, () => viewBytes(type, read(place, byteLength({ type, shape }))), place);
+  return rereadTensor(type, shape, () => viewBytes(type, read(place, byteLength({ type, shape }))), place);
 }
 
 function read({ folder, file, offset }: FilePlace, length: number): Uint8Array {

@@ -8,7 +8,7 @@ import { batchSymbol, type Dimension, type Graph, type Node, type ValueInfo } fr
 import { freshName, neededNodes, usedValues } from '../liveness.ts';
 import { rebatch } from '../rebatch.ts';
 import { bindDimensions } from '../static.ts';
-import { isStored, type Tensor } from '../tensor.ts';
+import { isUnread, type Tensor } from '../tensor.ts';
 import { foldBranches } from './branches.ts';
 import { type DecodedModel, decodeModel, opsetOf, parseModel, type TensorPlace } from './decode.ts';
 import { patchModel } from './encode.ts';
@@ -235,7 +235,7 @@ function shareWeights(proto: ModelProto, { initializers, places }: DecodedModel)
     if (
       holder === undefined ||
       value === undefined ||
-      isStored(value) ||
+      isUnread(value) ||
       holder.rawData.length !== value.data.byteLength
     )
       continue;

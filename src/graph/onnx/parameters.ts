@@ -3,7 +3,7 @@
 
 import { usefulFor } from '../gradient-paths.ts';
 import type { Node } from '../graph.ts';
-import { elementCount, isStored, type Tensor } from '../tensor.ts';
+import { elementCount, isUnread, type Tensor } from '../tensor.ts';
 import type { TensorPlace } from './decode.ts';
 import { madeUpName } from './made-up-name.ts';
 import { formulaOf, isMask, isRepeatedFilter, isUniform } from './number-tables.ts';
@@ -111,7 +111,7 @@ const fixed = (why: string, isSure = true): Judgement => ({ isTrained: false, wh
 
 function judged(name: string, value: Tensor, evidence: Evidence): Judgement {
   // Before anything looks at its elements.
-  if (isStored(value)) return trained('large, and kept outside the file');
+  if (isUnread(value)) return trained('large, and kept outside the file');
   const { origins, places, weights } = evidence;
   const declared = origins.declared.get(name);
   if (declared !== undefined)

@@ -11,7 +11,7 @@ import {
   type ElementType,
   elementBytes,
   type FilePlace,
-  storedTensor,
+  rereadTensor,
   type Tensor,
   tensorBytes,
   viewBytes,
@@ -102,7 +102,7 @@ export function decodeTensor(proto: TensorProto, what: string, load?: ExternalLo
       throw new InputError(`${what} has an impossible dimension, ${dimension}.`);
     return Number(dimension);
   });
-  if (isExternal(proto)) return storedTensor(type, shape, () => decodeTensor(loadedTensor(proto, load), what).data);
+  if (isExternal(proto)) return rereadTensor(type, shape, () => decodeTensor(loadedTensor(proto, load), what).data);
   const count = shape.includes(0) ? 0 : shape.reduce((product, dimension) => product * dimension, 1);
   const bytes = proto.rawData;
   const typed = typedValues(proto);

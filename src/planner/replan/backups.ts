@@ -15,7 +15,7 @@ export interface BackupOptions {
    * Where the last stage is copied to. With 'previous', the stage that takes over the last one's layers, which often
    * hold most of the model's weights, has them already, and the first and the last stage may be lost together; but
    * losing both of the last two loses both. 'first' is the paper's ring: losing two neighbours, including the last and
-   * the first, loses one stage. Default 'previous'.
+   * the first, loses one stage. Default: what the plan says, else 'previous'.
    */
   readonly lastTo?: 'first' | 'previous';
 }
@@ -25,8 +25,8 @@ export interface BackupOptions {
  * spare memory, then the smallest share of samples, then the first in the plan. Empty for a plan of one stage.
  */
 export function backups(
-  { stages }: PlanLayout,
-  { spareBytes = () => 0, lastTo = 'previous' }: BackupOptions = {},
+  { stages, lastCopyTo }: PlanLayout,
+  { spareBytes = () => 0, lastTo = lastCopyTo ?? 'previous' }: BackupOptions = {},
 ): ReadonlyMap<number, string> {
   const found = new Map<number, string>();
   if (stages.length < 2) return found;

@@ -117,6 +117,13 @@ export function confirmedAlive(config: MachineConfig, state: MachineState, devic
   );
 }
 
+/** The gradients of a round do not come, though all devices live: the round and those after it begin again. */
+export function overdue(state: MachineState, seconds: number): Step {
+  if (state.phase !== 'training') return [state, []];
+  const cause = `the gradients of round ${state.round} did not come for ${seconds.toFixed(1)} s`;
+  return recover({ ...state, epoch: state.epoch + 1 }, { cause, lost: [] });
+}
+
 /** A device asks to be let go: a layout without it is looked for. */
 export function wantsToLeave(state: MachineState, device: string): Step {
   const others = fullMembers(state)

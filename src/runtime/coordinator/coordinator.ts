@@ -6,6 +6,7 @@ import type { Link } from '../../transport/link.ts';
 import type { DeviceFacts } from '../protocol/device-facts.ts';
 import { message } from '../protocol/messages.ts';
 import { receive } from './answers.ts';
+import { BatchTimer } from './batch-timer.ts';
 import { CoordinatorContext } from './context.ts';
 import { DecisionsAtLeisure } from './decisions-at-leisure.ts';
 import { Deployment } from './deployment.ts';
@@ -25,6 +26,8 @@ export interface Coordinator {
   ask(device: string, from: string, ticket: string): boolean;
   /** Continues without a device, from a boundary between two rounds, if the others can do its work. */
   drain(device: string): void;
+  /** From the next round that nobody has begun on, the learning rate is `factor` times what the settings say. */
+  scaleLearningRate(factor: number): void;
   /** True until all devices that the run asked for have joined. */
   readonly isGathering: boolean;
   /** Resolves at the run's end, with all links closed; rejects with RunError or InputError when it fails. */
@@ -37,7 +40,13 @@ export function createCoordinator(options: CoordinatorOptions): Coordinator {
   const decisions = new DecisionsAtLeisure(context);
   const presence = new Presence(context, (device, frame) => receive({ context, decisions }, device, frame));
   options.onReady?.((rounds, isLast) => context.input({ kind: 'offered', rounds, isLast }));
-  const performers = { context, presence, deployment: new Deployment(context), decisions };
+  const performers = {
+    context,
+    presence,
+    deployment: new Deployment(context),
+    decisions,
+    timer: new BatchTimer(context, presence),
+  };
   return {
     join: (name, link, facts) => presence.join(name, link, facts),
     stop: () => context.input({ kind: 'stop' }),
@@ -48,6 +57,7 @@ export function createCoordinator(options: CoordinatorOptions): Coordinator {
       return true;
     },
     drain: (device) => context.input({ kind: 'answer', device, answer: { kind: 'leaving' } }),
+    scaleLearningRate: (factor) => context.input({ kind: 'learning-rate-scaled', factor }),
     get isGathering() {
       return context.state.phase === 'gathering';
     },

@@ -6,6 +6,7 @@ import type { Plan } from '../../cluster/cluster.ts';
 import { InputError } from '../../errors.ts';
 import { scheduleOf } from '../../schedule/schedules.ts';
 import type { Drift } from '../knowledge/layout-planner.ts';
+import { isRepartitionDue, type RecoveryPolicy, recoveryPolicies } from '../knowledge/recovery-policies.ts';
 import type { Proposal } from '../protocol/layout-change.ts';
 import { message, type RoundResult } from '../protocol/messages.ts';
 import type { CoordinatorContext } from './context.ts';
@@ -31,9 +32,12 @@ export class DecisionsAtLeisure {
 
   /** A round has committed, with what devices report of it. A smaller batch says nothing of how long rounds take. */
   committed(results: Readonly<Record<string, RoundResult>>, isWhole: boolean): void {
-    this.#prepare();
+    const isOwn = this.#recovery.replan === 'light';
+    if (isOwn) this.#prepare();
     this.watchCopies();
-    if (isWhole) this.#watchDrift(results);
+    if (isWhole && isOwn) this.#watchDrift(results);
+    if (isWhole && !isOwn) this.#context.planner.batchTook(results);
+    this.#repartition();
   }
 
   /** Looks for a better plan for these devices; or for one without a device that wants to leave. */
@@ -65,19 +69,29 @@ export class DecisionsAtLeisure {
   }
 
   async #improve(devices: readonly string[], from: Plan): Promise<void> {
-    const { planner, readiness, state } = this.#context;
+    const { planner, state } = this.#context;
     const isOver = (): boolean => !this.#isTrainingWith(from);
     try {
       const found = await planner.better(devices, from, { round: state.round, isOver });
-      if (found === undefined) return;
-      // One after the other: what was found before is not wanted any more.
-      readiness.clear();
-      this.#whenReady(found.plan, () => {
-        if (!isOver()) this.#propose(found);
-      });
+      if (found !== undefined) this.#proposeWhenReady(found, isOver);
     } catch (error) {
       if (!(error instanceof InputError)) throw error; // nothing better fits: what runs goes on
     }
+  }
+
+  /** FTPipeHD: after some rounds the model is partitioned again, by what batches took. */
+  #repartition(): void {
+    const { planner, state, options } = this.#context;
+    const { plan } = state;
+    if (plan === undefined || !isRepartitionDue(this.#recovery, state.round - options.machine.firstRound)) return;
+    const found = planner.repartitioned(this.#devices(), plan);
+    if (found === undefined) return;
+    const { capacities, plan: better, refusal, copyEvery } = found;
+    this.#context.observe({ kind: 'capacities', capacities, isKept: better === undefined });
+    if (refusal !== undefined) this.#context.observe({ kind: 'warning', message: refusal });
+    if (better === undefined) return;
+    const change = { cause: 'capacities call for other parts', lost: [] };
+    this.#proposeWhenReady({ plan: better, change, copyEvery }, () => !this.#isTrainingWith(plan));
   }
 
   async #spare(device: string, others: readonly string[], from: Plan): Promise<void> {
@@ -93,6 +107,14 @@ export class DecisionsAtLeisure {
   #propose(proposal: Proposal): void {
     this.#context.changeBegins();
     this.#context.input({ kind: 'proposed', ...proposal });
+  }
+
+  /** One after the other: what was found before is not wanted any more. */
+  #proposeWhenReady(proposal: Proposal, isOver: () => boolean): void {
+    this.#context.readiness.clear();
+    this.#whenReady(proposal.plan, () => {
+      if (!isOver()) this.#propose(proposal);
+    });
   }
 
   /** Has devices make themselves ready for a layout while they go on with the one before. */
@@ -141,6 +163,10 @@ export class DecisionsAtLeisure {
     if (drift !== undefined) this.drifted(drift);
     for (const [device, peer] of planner.linksToMeasure(this.#devices()))
       this.#context.send(device, message('measure-link', { peer }));
+  }
+
+  get #recovery(): RecoveryPolicy {
+    return this.#context.options.recovery ?? recoveryPolicies.asteroid;
   }
 
   /** Whether rounds overlap: what they take says nothing of single rounds. */

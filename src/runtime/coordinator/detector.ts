@@ -57,6 +57,11 @@ export class Detector {
     life.isSuspected = false;
   }
 
+  /** Whether a sign of life has come at this time or later. */
+  heardSince(device: string, ms: number): boolean {
+    return (this.#lives.get(device)?.heardMs ?? Number.NEGATIVE_INFINITY) >= ms;
+  }
+
   forget(device: string): void {
     this.#lives.delete(device);
   }

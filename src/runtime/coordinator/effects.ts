@@ -5,6 +5,7 @@ import { stalenessOf } from '../../schedule/staleness.ts';
 import { message } from '../protocol/messages.ts';
 import { batchAt } from '../protocol/round-batch.ts';
 import { sampleMs } from './answer-checks.ts';
+import type { BatchTimer } from './batch-timer.ts';
 import type { CoordinatorContext } from './context.ts';
 import type { DecisionsAtLeisure } from './decisions-at-leisure.ts';
 import type { Deployment } from './deployment.ts';
@@ -17,6 +18,7 @@ export interface Performers {
   readonly presence: Presence;
   readonly deployment: Deployment;
   readonly decisions: DecisionsAtLeisure;
+  readonly timer: BatchTimer;
 }
 
 type Handler<E> = (performers: Performers, effect: E) => void;
@@ -46,14 +48,16 @@ const handlers: {
     deployment.deploy(effect);
   },
   feed: ({ context }, { round }) => context.feed.feed(round, context.epoch),
-  committed({ context, decisions }, { round, loss, correctCount, learningRate, results }) {
+  committed({ context, decisions, timer }, { round, loss, correctCount, learningRate, results }) {
     const { machine, hooks } = context.options;
+    timer.batchCame();
     decisions.committed(results, batchAt(machine, round).sampleCount === machine.batchSize);
     hooks.onCommitted(round, loss, correctCount, learningRate, results);
     const outputs = context.results?.take(round);
     if (outputs !== undefined) hooks.onResults?.(round, outputs);
   },
-  repeated({ context, decisions }, { round }) {
+  repeated({ context, decisions, timer }, { round }) {
+    timer.batchCame();
     decisions.watchCopies();
     context.observe({ kind: 'repeated', round });
   },
@@ -65,12 +69,15 @@ const handlers: {
   },
   'stream-begins': ({ context }, { plan, round }) =>
     context.observe({ kind: 'stream', round, staleness: stalenessOf(plan) }),
+  'learning-rate-changes': ({ context }, { round, factor }) =>
+    context.observe({ kind: 'learning-rate', round, factor }),
   replicated: ({ context }, { round }) => context.observe({ kind: 'replicated', round }),
   dismiss: ({ presence }, { device, reason }) => presence.dismiss(device, reason),
   'write-checkpoint': ({ deployment }, { round }) => deployment.writeCheckpoint(round),
-  phase({ context, presence }, { phase }) {
+  phase({ context, presence, timer }, { phase }) {
     context.observe({ kind: 'phase', phase });
     presence.phaseBegins(phase);
+    if (phase === 'training') timer.trainingBegins();
   },
   finish: ({ context }, { round, stopped }) => context.finish({ round, stopped }),
   fail: ({ context }, { message: reason, notFiniteRound }) => context.fail(reason, notFiniteRound),

@@ -40,6 +40,8 @@ export interface MachineConfig extends RoundBatches {
    * little by the plan.
    */
   readonly replicateEvery?: number;
+  /** Copies are due where the number of rounds is a multiple, besides once for each layout. Default false. */
+  readonly replicatesAtMultiples?: boolean;
   /**
    * The state never changes, as in a run that only infers: whoever holds layers after some rounds holds them after all
    * others, and the coordinator has what nobody holds. There are no checkpoints. Default false.
@@ -70,6 +72,12 @@ export interface Member {
   readonly likeness?: string;
   /** It, or one like it, has measured the model. */
   readonly isProfiled?: boolean;
+}
+
+/** A factor of the learning rate from round `round` on. */
+export interface RateFactor {
+  readonly round: number;
+  readonly factor: number;
 }
 
 /** A copy on its way to a device. */
@@ -128,6 +136,8 @@ export interface MachineState {
   readonly prepared: Readonly<Record<number, Readonly<Record<string, RoundResult>>>>;
   readonly checkpointRound: number | undefined;
   readonly stopRequested: boolean;
+  /** What the learning rate is multiplied by, each from a round on, in the order of rounds. Absent: nothing. */
+  readonly rateFactors?: readonly RateFactor[];
   /** A round whose loss or gradients are not finite: the run ends before it. Absent: none is known. */
   readonly notFiniteRound?: number;
   /** Links that broke between live devices, by pair, since a round last committed. */
@@ -154,7 +164,11 @@ export type MachineInput =
   | { readonly kind: 'checkpointed'; readonly round: number }
   /** Rounds below `rounds` have data. `isLast`: there will be no others. */
   | { readonly kind: 'offered'; readonly rounds: number; readonly isLast: boolean }
+  /** The gradients of the oldest round in flight have not come for so long, and all devices answer. */
+  | { readonly kind: 'overdue'; readonly seconds: number }
   | { readonly kind: 'stop' }
+  /** From the next round that nobody has begun on, the learning rate is `factor` times the schedule's. */
+  | { readonly kind: 'learning-rate-scaled'; readonly factor: number }
   /** Nobody has come for as long as the run waits for devices. */
   | { readonly kind: 'gave-up' };
 
@@ -244,6 +258,7 @@ export type MachineEffect =
   | { readonly kind: 'replicated'; readonly round: number }
   /** End the link to a device, which may live. */
   | { readonly kind: 'dismiss'; readonly device: string; readonly reason: string }
+  | ({ readonly kind: 'learning-rate-changes' } & RateFactor)
   /** All weights of `round` committed rounds have arrived: write them. */
   | { readonly kind: 'write-checkpoint'; readonly round: number }
   | { readonly kind: 'phase'; readonly phase: Phase }

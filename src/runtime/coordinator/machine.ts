@@ -13,13 +13,23 @@ import { assert, defined } from '../../assert.ts';
 import { scheduleOf } from '../../schedule/schedules.ts';
 import type { Phase } from '../protocol/events.ts';
 import type { Proposal } from '../protocol/layout-change.ts';
-import { confirmedAlive, expel, lost, relayout, suspected, wantsToLeave } from './changes.ts';
+import { confirmedAlive, expel, lost, overdue, relayout, suspected, wantsToLeave } from './changes.ts';
 import { cooled, joinerAnswered, joinLater, startQueued } from './joiners.ts';
 import type { Answer, MachineConfig, MachineEffect, MachineInput, MachineState, Step } from './machine-types.ts';
 import { fail, fullMembers } from './members.ts';
 import { askForProfiles, linksMeasured, measuresOnePair, peersToMeasure, profiled } from './profiling.ts';
 import { copied } from './replication.ts';
-import { afterCheckpoint, finish, flushed, goOn, goOnIfIdle, offered, prepared, settle } from './rounds.ts';
+import {
+  afterCheckpoint,
+  finish,
+  flushed,
+  goOn,
+  goOnIfIdle,
+  offered,
+  prepared,
+  scaleLearningRate,
+  settle,
+} from './rounds.ts';
 
 /** The state before anyone has joined. */
 export function initialState(config: MachineConfig): MachineState {
@@ -81,8 +91,12 @@ function transition(config: MachineConfig, state: MachineState, input: MachineIn
       return afterCheckpoint(config, state, input.round);
     case 'offered':
       return offered(config, state, input);
+    case 'overdue':
+      return overdue(state, input.seconds);
     case 'stop':
       return stop(config, state);
+    case 'learning-rate-scaled':
+      return scaleLearningRate(state, input.factor);
     case 'gave-up':
       return state.phase === 'waiting'
         ? fail(state, `${state.change?.cause ?? 'all devices left'}, and no device has come since`)

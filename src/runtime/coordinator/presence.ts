@@ -101,6 +101,18 @@ export class Presence {
     this.#context.input({ kind: 'left', device, reason });
   }
 
+  /** Whether anything has been heard of a device at this time or later. */
+  heardSince(device: string, ms: number): boolean {
+    return this.#detector.heardSince(device, ms);
+  }
+
+  /** A device does not answer: the others go on without it. */
+  giveUp(device: string, reason: string): void {
+    const link = this.#context.links.get(device);
+    this.#gone(device, reason);
+    void link?.close(reason);
+  }
+
   /** The run enters a phase; a run without devices waits for some, but not for ever. */
   phaseBegins(phase: Phase): void {
     this.#stopWaiting();
@@ -170,7 +182,7 @@ export class Presence {
     const isBusy = (name: string): boolean => this.#owesWork(name) || this.#isInSmallerRound();
     const silences = this.#detector.judge(options.clock.now(), isBusy);
     for (const { verdict, ...silence } of silences) {
-      if (verdict === 'dead') this.#giveUp(silence);
+      if (verdict === 'dead') this.#giveUpSilent(silence);
       else {
         this.#context.observe({ kind: 'suspected', ...silence });
         this.#context.send(silence.device, message('probe', {}));
@@ -178,12 +190,9 @@ export class Presence {
     }
   }
 
-  #giveUp({ device, silentMs, deadAfterMs }: Omit<Silence, 'verdict'>): void {
-    const link = this.#context.links.get(device);
+  #giveUpSilent({ device, silentMs, deadAfterMs }: Omit<Silence, 'verdict'>): void {
     const [silentS, allowedS] = [silentMs / 1000, deadAfterMs / 1000];
-    const reason = `no sign of life for ${silentS.toFixed(1)} s, with ${allowedS.toFixed(1)} s allowed`;
-    this.#gone(device, reason);
-    void link?.close(reason);
+    this.giveUp(device, `no sign of life for ${silentS.toFixed(1)} s, with ${allowedS.toFixed(1)} s allowed`);
   }
 
   /** Reading a model, profiling and compiling keep a device from answering. */

@@ -22,7 +22,11 @@ export function isCopyDue(config: MachineConfig, state: MachineState, round: num
   const { plan, replication, replicatedRound, copyEvery, isSettled } = state;
   if (replication !== undefined || plan === undefined || !isCopied(config, plan)) return false;
   if (!isSettled && round === state.round) return false;
-  return replicatedRound === undefined || round >= replicatedRound + (config.replicateEvery ?? copyEvery);
+  if (replicatedRound === undefined) return true;
+  const every = config.replicateEvery ?? copyEvery;
+  return config.replicatesAtMultiples === true
+    ? Math.floor(round / every) > Math.floor(replicatedRound / every)
+    : round >= replicatedRound + every;
 }
 
 /** The state once the copying of version `round` has been asked for, where it was. */

@@ -19,6 +19,7 @@ import type { InferenceModel } from '../run/infer.ts';
 import { layerTable } from '../run/layer-table.ts';
 import type { LoadedModel } from '../run/loaded-model.ts';
 import { withOutput } from '../run/trained-output.ts';
+import { type CheckoutSpec, checkoutSpec, loadCheckout, openCheckoutModel } from './checkouts.ts';
 
 /** How a model is changed when it is loaded. */
 export interface LoadModelOptions {
@@ -50,6 +51,8 @@ export async function loadModel(
       write: (trained, metadata) => exportGraph(inferenceMode(graph), trained, { metadata }),
     };
   }
+  const checkout = checkoutSpec(spec);
+  if (checkout !== undefined) return loadCheckout(withHead(checkout, headClasses), seed);
   if (!/[\\/]|\.[a-z]\w*$/i.test(spec)) buildModel(spec); // names the built-in ones
   const imported = await readModel(spec, { inputShapes });
   if (imported.graph.parameters.length === 0) {
@@ -61,6 +64,11 @@ export async function loadModel(
     headClasses === undefined ? imported : named(spec, () => withNewHead(imported, headClasses, seed)),
     batchNorm,
   );
+}
+
+/** A checkout's own head is made with as many outputs. */
+function withHead(checkout: CheckoutSpec, classes: number | undefined): CheckoutSpec {
+  return classes === undefined ? checkout : { ...checkout, options: { ...checkout.options, classes } };
 }
 
 function fromFile(name: string, imported: ImportedModel, batchNorm: LoadModelOptions['batchNorm']): LoadedModel {
@@ -90,10 +98,14 @@ export async function loadInferenceModel(
   { seed = 0, inputShapes = [], output }: { seed?: number; inputShapes?: readonly InputShape[]; output?: string } = {},
 ): Promise<InferenceModel> {
   const isBuiltIn = isZooSpec(spec);
-  if (!isBuiltIn && !/[\\/]|\.[a-z]\w*$/i.test(spec)) buildModel(spec); // names the built-in ones
+  const checkout = isBuiltIn ? undefined : checkoutSpec(spec);
+  const isFile = !isBuiltIn && checkout === undefined;
+  if (isFile && !/[\\/]|\.[a-z]\w*$/i.test(spec)) buildModel(spec); // names the built-in ones
   const graph = isBuiltIn
     ? buildModel(spec, { seed }).graph
-    : (await readModel(spec, { inputShapes, leavesLarge: true })).graph;
+    : checkout !== undefined
+      ? openCheckoutModel(checkout, seed).graph
+      : (await readModel(spec, { inputShapes, leavesLarge: true })).graph;
   const name = isBuiltIn ? spec : spec.replace(/^.*[\\/]/, '').replace(/\.onnx$/, '');
   return { name, graph: named(spec, () => inferenceMode(withOutput(graph, output))) };
 }
@@ -126,6 +138,8 @@ export async function describeFile(
   output?: string,
 ): Promise<ModelDescription> {
   if (isZooSpec(spec)) return describeModel(exportGraph(buildModel(spec).graph), {}, output);
+  const checkout = checkoutSpec(spec);
+  if (checkout !== undefined) return describeModel(exportGraph(openCheckoutModel(checkout, 0).graph), {}, output);
   const bytes = await readModelFile(spec);
   return named(spec, () => describeModel(bytes, { loadExternal: externalLoader(spec), inputShapes }, output));
 }

@@ -4,11 +4,8 @@
 
 import type { Plan } from '../../cluster/cluster.ts';
 import { InputError } from '../../errors.ts';
-import { planInGrains, planInSamples, profileInGrains } from '../../planner/grains.ts';
-import { lightReplan } from '../../planner/replan/light.ts';
 import { replicationInterval } from '../../planner/replan/replication.ts';
 import { program } from '../../schedule/generate.ts';
-import { withStalenessAgain } from '../../schedule/staleness.ts';
 import { createSimulator, simulate } from '../../simulator/simulate.ts';
 import { steadyRoundMs } from '../../simulator/steady.ts';
 import type { DeviceFacts } from '../protocol/device-facts.ts';
@@ -16,10 +13,12 @@ import type { RunEvent } from '../protocol/events.ts';
 import type { Proposal } from '../protocol/layout-change.ts';
 import type { LinkMeasurement, RoundResult, ToCoordinator } from '../protocol/messages.ts';
 import { optimizerStateCount } from '../protocol/training-spec.ts';
+import { CapacityWatch } from './capacity-watch.ts';
 import { CopyPace } from './copy-pace.ts';
 import { DeviceKnowledge } from './device-knowledge.ts';
 import { DriftWatch } from './drift.ts';
 import type { LoweredBudget } from './memory-budgets.ts';
+import { type LayoutsKnown, planAfterLoss, planByCapacity, type Repartition, withCopiesOf } from './plan-after-loss.ts';
 import type { PlanningOptions } from './planning-options.ts';
 import { CoolDown, isWorthwhile } from './reconsider.ts';
 import { withNames } from './renamed-plan.ts';
@@ -58,6 +57,7 @@ export class LayoutPlanner {
   readonly #driftWatch: DriftWatch;
   readonly #copyPace: CopyPace;
   readonly #reserve = new Reserve();
+  readonly #layouts: LayoutsKnown;
   /** Whether rounds have checked the profile on the stages of this layout. */
   #isChecked = false;
   /** When devices may hear of the next plan in reserve; undefined before the first layout. */
@@ -68,6 +68,7 @@ export class LayoutPlanner {
     this.#driftWatch = new DriftWatch(options.clock);
     this.#known = new DeviceKnowledge(options, (cluster) => this.#driftWatch.links.corrected(cluster));
     this.#copyPace = new CopyPace(options.clock);
+    this.#layouts = { options, known: this.#known, capacities: new CapacityWatch() };
   }
 
   /** Returns how what is counted on of the device's memory was lowered, if it was. */
@@ -119,6 +120,7 @@ export class LayoutPlanner {
   /** A new layout begins, with `copyEvery` rounds between copies: measurements of the one before do not hold for it. */
   begin(plan: Plan, copyEvery: number): void {
     this.#driftWatch.begin();
+    this.#layouts.capacities.layoutBegins();
     this.#isChecked = false;
     const nowMs = this.#options.clock.now();
     this.#announceAtMs = Math.max(this.#announceAtMs ?? nowMs + announceAfterMs, nowMs + announcePauseMs);
@@ -189,7 +191,8 @@ export class LayoutPlanner {
     from: Plan,
     { round, isOver }: { round: number; isOver(): boolean },
   ): Promise<Proposal | undefined> {
-    const { givenPlan, planAgain, machine } = this.#options;
+    const { givenPlan, planAgain, machine, recovery } = this.#options;
+    if (recovery !== undefined && recovery.replan !== 'light') return this.#withNewcomers(devices, from);
     if (givenPlan !== undefined) {
       const isWhole = givenPlan.stages.every((stage) => stage.devices.every((device) => devices.includes(device)));
       if (!isWhole || !this.#isHeld(givenPlan) || JSON.stringify(givenPlan.stages) === JSON.stringify(from.stages))
@@ -209,6 +212,27 @@ export class LayoutPlanner {
     const fresh = plan.stages.flatMap((stage) => stage.devices).filter((device) => !used.has(device));
     const cause = fresh.length > 0 ? `${fresh.join(' and ')} can help` : 'a faster plan was found';
     return { plan, change: { cause, lost: [] }, copyEvery: this.copyEvery(plan, devices) };
+  }
+
+  /** By capacity, devices that have come are taken in at once; else layouts only change for a loss. */
+  #withNewcomers(devices: readonly string[], from: Plan): Proposal | undefined {
+    const used = new Set(from.stages.flatMap((stage) => stage.devices));
+    const fresh = devices.filter((device) => !used.has(device));
+    if (this.#options.recovery?.repartition === undefined || fresh.length === 0) return undefined;
+    const plan = planByCapacity(this.#layouts, devices, from)?.plan;
+    const change = { cause: `${fresh.join(' and ')} can help`, lost: [] };
+    return plan && { plan, change, copyEvery: this.copyEvery(plan, devices) };
+  }
+
+  /** A batch has been computed. */
+  batchTook(results: Readonly<Record<string, RoundResult>>): void {
+    this.#layouts.capacities.add(results);
+  }
+
+  /** FTPipeHD's re-partition; undefined where nothing has been profiled. */
+  repartitioned(devices: readonly string[], from: Plan): (Repartition & { readonly copyEvery: number }) | undefined {
+    const found = planByCapacity(this.#layouts, devices, from);
+    return found && { ...found, copyEvery: this.copyEvery(found.plan ?? from, devices) };
   }
 
   /**
@@ -294,35 +318,7 @@ export class LayoutPlanner {
     const used = new Set(from.stages.flatMap((stage) => stage.devices));
     const gone = [...used].filter((device) => lost.includes(device));
     if (gone.length === 0) return from;
-    return this.#reserve.take(from, { lost: gone, devices }) ?? this.#replanned(devices, from, gone);
-  }
-
-  /** The plan close to the one before, as long as none is in reserve. */
-  #replanned(devices: readonly string[], from: Plan, gone: readonly string[]): Plan {
-    const substitutes = this.#substitutes(devices, from, gone);
-    const substituted = withNames(from, substitutes);
-    const left = gone.filter((device) => !substitutes.has(device));
-    return left.length === 0 ? substituted : this.#light(devices, substituted, left);
-  }
-
-  /**
-   * By lost device: a spare that can hold what that one held. Where nothing was predicted, a device that was killed for
-   * want of memory takes a place only if nobody else is left.
-   */
-  #substitutes(devices: readonly string[], from: Plan, gone: readonly string[]): ReadonlyMap<string, string> {
-    const used = new Set(from.stages.flatMap((stage) => stage.devices));
-    const spares = this.#known.cluster(devices).devices.filter(({ name }) => !used.has(name));
-    const substitutes = new Map<string, string>();
-    for (const device of gone) {
-      const heldMiB = from.predicted.peakMemoryMiB[device];
-      const place = spares.findIndex(({ name, memoryMiB }) =>
-        heldMiB === undefined
-          ? gone.length === used.size || !this.#known.budgets.isLowered(name)
-          : heldMiB <= memoryMiB,
-      );
-      for (const { name } of place < 0 ? [] : spares.splice(place, 1)) substitutes.set(device, name);
-    }
-    return substitutes;
+    return this.#reserve.take(from, { lost: gone, devices }) ?? planAfterLoss(this.#layouts, devices, from, gone);
   }
 
   /**
@@ -343,7 +339,7 @@ export class LayoutPlanner {
     const used = new Set(from.stages.flatMap((stage) => stage.devices));
     this.#reserve.add(from, devices, (lost, others, announced) => {
       if (!used.has(lost)) return from;
-      const found = this.#replanned(others, from, [lost]);
+      const found = planAfterLoss(this.#layouts, others, from, [lost]);
       if (announced === undefined) return found;
       const [profile, cluster] = [this.#known.profile(others), this.#known.cluster(others)];
       const { roundMs, samplesPerS } = simulate(program(announced), announced, profile, cluster, { events: false });
@@ -369,27 +365,14 @@ export class LayoutPlanner {
     return this.#reserve.isAnnounced;
   }
 
-  #light(devices: readonly string[], from: Plan, lost: readonly string[]): Plan {
-    const { grain = 1 } = this.#options.subject.training;
-    const profile = this.#known.isProfiled(devices) ? this.#known.profile(devices) : undefined;
-    const { staleness: _, ...before } = from; // of other stages
-    const found = lightReplan({
-      plan: grain === 1 ? before : planInGrains(before, grain),
-      lost,
-      profile: grain === 1 || profile === undefined ? profile : profileInGrains(profile, grain),
-      cluster: this.#known.cluster(devices),
-      optimizerState: optimizerStateCount(this.#options.subject.training),
-      ...(this.#options.mayRecompute === true ? { mayRecompute: true } : {}),
-      weightBytes: (layer) => this.#known.layerBytes(layer),
-    });
-    return withStalenessAgain(grain === 1 ? found : planInSamples(found, grain), this.#options.staleness ?? {});
-  }
-
   async #planFromProfiles(devices: readonly string[], isOver: () => boolean): Promise<Plan | undefined> {
     const cluster = this.#known.cluster(devices);
     this.#options.hooks.observe({ kind: 'cluster', cluster });
     const profile = this.#known.profile(devices);
-    this.#options.hooks.observe({ kind: 'profile', profile });
-    return this.#options.plan(profile, cluster, isOver);
+    const { hooks, recovery } = this.#options;
+    hooks.observe({ kind: 'profile', profile });
+    if (recovery?.repartition === undefined) return this.#options.plan(profile, cluster, isOver);
+    const plan = await this.#options.plan(this.#layouts.capacities.begin(profile, devices), cluster, isOver);
+    return plan && withCopiesOf(plan, recovery);
   }
 }

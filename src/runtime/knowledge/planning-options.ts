@@ -5,6 +5,7 @@ import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
 import type { StalenessWish } from '../../schedule/staleness.ts';
 import type { Observer } from '../protocol/events.ts';
 import type { RunSubject } from '../protocol/run-subject.ts';
+import type { RecoveryPolicy } from './recovery-policies.ts';
 
 /** What another plan is wanted for. */
 export interface PlanWish {
@@ -32,6 +33,8 @@ export interface PlanningOptions {
   readonly givenPlan?: Plan;
   /** Of plans whose rounds overlap: the staleness that is wished for after a change. Default: the least. */
   readonly staleness?: StalenessWish;
+  /** How the run follows slower devices and losses. Default: drift is watched, and re-planning is light. */
+  readonly recovery?: RecoveryPolicy;
   /** Whether the devices can hold what it asks of them. Throws InputError. Default: not looked at. */
   checkGiven?(plan: Plan, cluster: Cluster): void;
 }

@@ -130,6 +130,17 @@ export type RunEvent =
       readonly factors: Readonly<Record<string, number>>;
       readonly links: readonly LinkChange[];
     }
+  /**
+   * FTPipeHD's central node has looked at what batches took: how many times as long as it each worker takes. `isKept`:
+   * the layout stays as it is.
+   */
+  | {
+      readonly kind: 'capacities';
+      readonly capacities: Readonly<Record<string, number>>;
+      readonly isKept: boolean;
+    }
+  /** FTPipeHD's timer: the gradients of a round have not come for so long, and all devices are asked. */
+  | { readonly kind: 'overdue'; readonly round: number; readonly seconds: number }
   | { readonly kind: 'repeated'; readonly round: number }
   /** Single-device stages have been copied, in the version after `round` rounds. */
   | { readonly kind: 'replicated'; readonly round: number }
@@ -178,6 +189,26 @@ export type RunEvent =
       readonly loss: number;
       readonly sampleCount: number;
     }
+  /** The best test so far: the model after `round` rounds is kept. */
+  | { readonly kind: 'best'; readonly metric: string; readonly value: number; readonly round: number }
+  /** `testsSince` tests have found nothing better than the best: training ends after `round` rounds. */
+  | {
+      readonly kind: 'early-stop';
+      readonly round: number;
+      readonly bestRound: number;
+      readonly metric: string;
+      readonly value: number;
+      readonly testsSince: number;
+    }
+  /** Somebody asked for this in the window, and it is being done. */
+  | {
+      readonly kind: 'asked';
+      readonly what: 'stop' | 'drain' | 'learning-rate';
+      readonly device?: string;
+      readonly factor?: number;
+    }
+  /** From `round` on the learning rate is `factor` times what the schedule says. */
+  | { readonly kind: 'learning-rate'; readonly round: number; readonly factor: number }
   | { readonly kind: 'stopped'; readonly round: number }
   | { readonly kind: 'failed'; readonly message: string };
 

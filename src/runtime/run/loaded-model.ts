@@ -13,6 +13,8 @@ export interface LoadedModel {
   readonly notes: readonly string[];
   /** Why the file's float tensors are parameters or not; absent for built-in models, which say so themselves. */
   readonly choices?: readonly WeightChoice[];
+  /** Parameters of a pretrained net that it had not: their weights are fresh. Absent: none. */
+  readonly newNames?: readonly string[];
   /**
    * The ONNX model with these parameters and buffers and entries of metadata, for inference: the user's own file but
    * for these.

@@ -28,9 +28,10 @@ import type { RunState } from '../protocol/run-state.ts';
 import type { RunSubject } from '../protocol/run-subject.ts';
 import type { TrainingSpec } from '../protocol/training-spec.ts';
 import { batchesOf, batchOrder, comingRestSize, leftOut } from './batches.ts';
+import { checkBest } from './best-metric.ts';
 import { trainedLayers } from './fine-tuning.ts';
 import type { LoadedModel } from './loaded-model.ts';
-import { autoSchedule, type TrainSettings } from './settings.ts';
+import { autoSchedule, recoveryOf, type TrainSettings } from './settings.ts';
 import { bindToModel, labelCut, sizedByData, withSoftening } from './subject.ts';
 import { tangentScales } from './tangent-scales.ts';
 
@@ -102,13 +103,17 @@ function machineConfig(
   const { clipNorm } = training;
   const schedule = parseSchedule(settings.lrSchedule);
   const epochsPerTest = Math.max(1, Math.ceil(endRound / perEpoch / maxTestCount));
+  const recovery = recoveryOf(settings);
+  const replicateEvery = settings.replicateEvery ?? recovery.copyEvery;
   const evaluateEvery = test === undefined ? 0 : (settings.evalEvery ?? perEpoch * epochsPerTest);
+  checkBest(settings, { hasTest: test !== undefined, evaluateEvery });
   return {
     workerCount: settings.workers + settings.remote,
-    ...(settings.replicateEvery === undefined ? {} : { replicateEvery: settings.replicateEvery }),
+    ...(replicateEvery === undefined ? {} : { replicateEvery }),
+    ...(recovery.copyEvery === undefined ? {} : { replicatesAtMultiples: true }),
     firstRound,
     endRound,
-    checkpointEvery: settings.checkpointEvery ?? Math.min(perEpoch, 500),
+    checkpointEvery: settings.checkpointEvery ?? recovery.checkpointEvery ?? Math.min(perEpoch, 500),
     ...(evaluateEvery > 0 ? { evaluateEvery } : {}),
     batchSize: settings.batch,
     batchAt,

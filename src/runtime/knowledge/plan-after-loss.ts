@@ -1,0 +1,152 @@
+// The layout that comes in the place of one that lost devices, by the run's recovery policy; and FTPipeHD's layouts by
+// capacity, which may come without a loss, too.
+
+import type { Plan, PlanLayout } from '../../cluster/cluster.ts';
+import { InputError } from '../../errors.ts';
+import { planInGrains, planInSamples, profileInGrains } from '../../planner/grains.ts';
+import { type Capacities, partitionedAgain } from '../../planner/replan/capacities.ts';
+import { lightReplan } from '../../planner/replan/light.ts';
+import { takeOver } from '../../planner/replan/respipe.ts';
+import { assumedProfile, type ReplanInput } from '../../planner/replan/survivors.ts';
+import { withStalenessAgain } from '../../schedule/staleness.ts';
+import { optimizerStateCount } from '../protocol/training-spec.ts';
+import type { CapacityWatch } from './capacity-watch.ts';
+import type { DeviceKnowledge } from './device-knowledge.ts';
+import type { PlanningOptions } from './planning-options.ts';
+import type { RecoveryPolicy } from './recovery-policies.ts';
+import { withNames } from './renamed-plan.ts';
+
+/** What is known when a layout is left. */
+export interface LayoutsKnown {
+  readonly options: PlanningOptions;
+  readonly known: DeviceKnowledge;
+  readonly capacities: CapacityWatch;
+}
+
+/** The plan, with the copies that the policy wants. */
+export function withCopiesOf<Given extends PlanLayout>(plan: Given, { lastCopyTo }: Partial<RecoveryPolicy>): Given {
+  return lastCopyTo === undefined ? plan : { ...plan, lastCopyTo };
+}
+
+/**
+ * A plan close to the one before: spares in the places of lost devices, and the others' work by the recovery policy.
+ * `devices` are those that are left, in any order. Throws InputError where they cannot hold it.
+ */
+export function planAfterLoss(
+  layouts: LayoutsKnown,
+  devices: readonly string[],
+  from: Plan,
+  lost: readonly string[],
+): Plan {
+  const substitutes = substitutesOf(layouts.known, devices, from, lost);
+  const substituted = withNames(from, substitutes);
+  const left = lost.filter((device) => !substitutes.has(device));
+  return left.length === 0 ? substituted : withoutLost(layouts, devices, substituted, left);
+}
+
+/**
+ * By lost device: a spare that can hold what that one held. Where nothing was predicted, a device that was killed for
+ * want of memory takes a place only if nobody else is left.
+ */
+function substitutesOf(
+  known: DeviceKnowledge,
+  devices: readonly string[],
+  from: Plan,
+  gone: readonly string[],
+): ReadonlyMap<string, string> {
+  const used = new Set(workersOf(from));
+  const spares = known.cluster(devices).devices.filter(({ name }) => !used.has(name));
+  const substitutes = new Map<string, string>();
+  for (const device of gone) {
+    const heldMiB = from.predicted.peakMemoryMiB[device];
+    const place = spares.findIndex(({ name, memoryMiB }) =>
+      heldMiB === undefined ? gone.length === used.size || !known.budgets.isLowered(name) : heldMiB <= memoryMiB,
+    );
+    for (const { name } of place < 0 ? [] : spares.splice(place, 1)) substitutes.set(device, name);
+  }
+  return substitutes;
+}
+
+function withoutLost(
+  { options, known, capacities }: LayoutsKnown,
+  devices: readonly string[],
+  from: Plan,
+  lost: readonly string[],
+): Plan {
+  const { recovery, subject, mayRecompute } = options;
+  const { grain = 1 } = subject.training;
+  const profile = known.isProfiled(devices) ? known.profile(devices) : undefined;
+  const { staleness: _, ...before } = from; // of other stages
+  const input: ReplanInput = {
+    plan: grain === 1 ? before : planInGrains(before, grain),
+    lost,
+    profile: grain === 1 || profile === undefined ? profile : profileInGrains(profile, grain),
+    cluster: known.cluster(devices),
+    optimizerState: optimizerStateCount(subject.training),
+    ...(mayRecompute === true ? { mayRecompute: true } : {}),
+    weightBytes: (layer) => known.layerBytes(layer),
+  };
+  const workers = workersOf(from).filter((device) => devices.includes(device));
+  const found = replanned(input, recovery?.replan ?? 'light', { workers, capacities });
+  const plan = withStalenessAgain(grain === 1 ? found : planInSamples(found, grain), options.staleness ?? {});
+  return withCopiesOf(plan, recovery ?? {});
+}
+
+function replanned(
+  input: ReplanInput,
+  kind: RecoveryPolicy['replan'],
+  { workers, capacities }: { readonly workers: readonly string[]; readonly capacities: CapacityWatch },
+): Plan {
+  try {
+    if (kind === 'take-over') return takeOver({ ...input, profile: assumedProfile(input) });
+    if (kind === 'capacities')
+      return partitionedAgain({ ...input, workers, central: capacities.central }, capacities.capacities);
+  } catch (error) {
+    if (!(error instanceof InputError)) throw error; // what they would do does not fit: ours looks at memory
+  }
+  return lightReplan(input);
+}
+
+/** The workers of a pipeline, in its order. */
+function workersOf({ stages }: PlanLayout): readonly string[] {
+  return [...new Set(stages.flatMap(({ devices }) => devices))];
+}
+
+/** What looking at the capacities came to. */
+export interface Repartition {
+  readonly capacities: Capacities;
+  /** The layout by these capacities; absent where it is the one that runs. */
+  readonly plan?: Plan;
+  /** Why the layout that runs stays, if the one by capacity cannot be held. */
+  readonly refusal?: string;
+}
+
+/** The model partitioned by what the batches of this layout took, among its workers and then the other devices. */
+export function planByCapacity(layouts: LayoutsKnown, devices: readonly string[], from: Plan): Repartition | undefined {
+  const { options, known, capacities } = layouts;
+  if (capacities.central === undefined || !known.isProfiled(devices)) return undefined;
+  const profile = known.profile(devices);
+  const estimated = capacities.estimate(from, profile);
+  const { staleness: _, ...before } = from;
+  try {
+    const plan = partitionedAgain(
+      {
+        ...{ plan: before, profile, cluster: known.cluster(devices), lost: [], central: capacities.central },
+        optimizerState: optimizerStateCount(options.subject.training),
+        workers: [...new Set([...workersOf(from), ...devices])].filter((device) => devices.includes(device)),
+      },
+      estimated,
+    );
+    const stale = withCopiesOf(withStalenessAgain(plan, options.staleness ?? {}), options.recovery ?? {});
+    return isSamePipeline(stale, from) ? { capacities: estimated } : { capacities: estimated, plan: stale };
+  } catch (error) {
+    if (!(error instanceof InputError)) throw error;
+    return { capacities: estimated, refusal: error.message };
+  }
+}
+
+function isSamePipeline(a: PlanLayout, b: PlanLayout): boolean {
+  const parts = ({ stages }: PlanLayout): string =>
+    JSON.stringify(stages.map(({ layers, devices }) => [layers, devices]));
+  return parts(a) === parts(b);
+}
