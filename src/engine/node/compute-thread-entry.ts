@@ -26,6 +26,7 @@ async function createEngine(options: ThreadOptions): Promise<Engine> {
   if (engine === 'onnxruntime')
     return createOnnxRuntimeHereEngine({
       ...{ device, threadCount, pacing: { maxCpu, isCourteous } },
+      onDetour: (kernel, fault) => send({ id: -1, busyMs: 0, detour: `${kernel} (${fault})` }),
       // What a GPU does takes no processor time.
       ...(device === 'cpu' ? { now: createWorkClock(options) } : {}),
     });

@@ -47,12 +47,14 @@ export type Request =
   | { readonly kind: 'release-executable'; readonly executable: number }
   | { readonly kind: 'settled' | 'computed' | 'close'; readonly id: number };
 
-/** The thread's first message has id 0: it is ready (or could not be made). */
+/** The thread's first message has id 0: it is ready (or could not be made). Those with a detour answer nothing. */
 export interface Reply {
   readonly id: number;
   readonly busyMs: number;
   /** See Engine. */
   readonly threadMs?: number | undefined;
+  /** A kernel of the GPU that the CPU computes in its place, in words (kernel-probe.ts). */
+  readonly detour?: string;
   /** With id 0: the engine's name. */
   readonly name?: string;
   /** With id 0, where it has one. */

@@ -38,6 +38,8 @@ export interface ComputeThreadOptions {
   readonly threadCount?: number;
   /** The part of the time in which it may compute, above 0 and at most 1. Default 1. ONNX Runtime only. */
   readonly maxCpu?: number;
+  /** A kernel of the GPU is wrong or refused here, and the CPU computes in its place. Default: nobody hears of it. */
+  readonly onDetour?: (kernel: string) => void;
   /** Steps back while other processes use the machine. Default false. ONNX Runtime only. */
   readonly isCourteous?: boolean;
 }
@@ -58,7 +60,7 @@ export async function createComputeThread(options: ComputeThreadOptions = {}): P
     workerData: threadOptions,
     name: 'compute',
   });
-  const calls = new Calls(worker);
+  const calls = new Calls(worker, options.onDetour);
   try {
     return new ComputeThread(await calls.ready, calls);
   } catch (error) {
@@ -86,11 +88,14 @@ class Calls {
   #end: Error | undefined;
   #isEndSeen = false;
 
-  constructor(worker: Worker) {
+  constructor(worker: Worker, onDetour: (kernel: string) => void = () => {}) {
     this.#worker = worker;
     this.ready = this.#expect(this.nextId());
     worker.on('message', (replies: readonly Reply[]) => {
-      for (const reply of replies) this.#settle(reply);
+      for (const reply of replies) {
+        if (reply.detour === undefined) this.#settle(reply);
+        else onDetour(reply.detour);
+      }
     });
     worker.on('error', (error: unknown) =>
       this.#die(`The compute thread failed: ${error instanceof Error ? error.message : String(error)}`),

@@ -241,7 +241,7 @@ class TrainingSession {
     const { clock, localWorkers } = this.#environment;
     const { signal } = this.#end;
     const given = this.#prepared.plan;
-    if (given !== undefined) this.#plan = this.#planner.used(given, 0);
+    if (given !== undefined) this.#plan = this.#planner.usedAsGiven(given);
     const planner = this.#planner;
     return this.#host.runCluster(
       {
@@ -254,7 +254,7 @@ class TrainingSession {
           return plan;
         },
         planAgain: (profile, cluster, wish) => planner.again(profile, cluster, wish),
-        mayRecompute: planner.mayRecompute,
+        ...planner.memoryWishes,
         recovery: recoveryOf(settings),
         staleness: this.#plan?.staleness === undefined ? settings : wishOf(this.#plan),
         ...(this.#plan === undefined ? {} : { givenPlan: this.#plan }),
