@@ -1,5 +1,5 @@
-// `asteroid serve` under load: autocannon with 200 connections, and beside it connections that compare every answer with
-// stock ONNX Runtime's; two of three workers are killed and come back meanwhile. Nothing may be wrong or lost.
+// `asteroid serve` under load: autocannon with 200 connections, and beside it connections that compare every answer
+// with stock ONNX Runtime's; two of three workers are killed and come back meanwhile. Nothing may be wrong or lost.
 //   npm run bench -- serve [--seconds 120] [--connections 200] [--json]
 // Runs autocannon by npx.
 

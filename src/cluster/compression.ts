@@ -56,11 +56,11 @@ export interface Compression {
   readonly gradient?: CutEncoding;
   /** Weight gradients while they are summed over a stage's devices. */
   readonly allReduce?: SumEncoding;
-  /** Of a plan of inference: senders choose the activations' bits by what links carry; `activation` is the beginning. */
+  /** Of a plan of inference: senders choose bits by what links carry; `activation` is what they begin with. */
   readonly adaptive?: AdaptiveBits;
   /**
-   * Of a plan of inference: in rounds 1, 1 + n, 1 + 2n, … activations travel as they are. Such a round repeats the first
-   * micro-batch of the round before, so that the outputs' error is known. Absent: none.
+   * Of a plan of inference: in rounds 1, 1 + n, 1 + 2n, … activations travel as they are. Such a round repeats the
+   * first micro-batch of the round before, so that the outputs' error is known. Absent: none.
    */
   readonly exactEvery?: number;
 }

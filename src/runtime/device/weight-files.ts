@@ -1,6 +1,6 @@
 // Where a stage that infers keeps its weights: beside the engine's packed ones it needs them only to be compiled for
-// another number of samples, or to hand them on. Where they would take too much of a device's memory they lie in a file,
-// from which the engine packs them one by one.
+// another number of samples, or to hand them on. Where they would take too much of a device's memory they lie in a
+// file, from which the engine packs them one by one.
 
 import type { Tensor } from '../../graph/tensor.ts';
 
@@ -12,7 +12,7 @@ export interface WeightFiles {
 
 /** The weights of one stage. */
 export interface WeightFile {
-  /** Writes a tensor; the one that is returned reads it again at each look. Rejects with RunError if there is no room. */
+  /** Writes a tensor; what is returned reads it again at each look. Rejects with RunError if there is no room. */
   keep(value: Tensor): Promise<Tensor>;
   /** Removes the file. What was kept is not looked at afterwards. */
   remove(): Promise<void>;

@@ -1,8 +1,8 @@
 // Requests as rounds of a run that only infers: what is submitted gets the next round, is kept until the round's
 // results are there (a lost device makes the coordinator ask for it again), and is answered once, in the order of
 // submission. It holds what is in flight and nothing else: who submits waits for answers as it likes. Where activations
-// travel in fewer bits, a round now and then repeats a part of the one before with activations as they are, and says how
-// far the outputs were from these.
+// travel in fewer bits, a round now and then repeats a part of the one before with activations as they are, and says
+// how far the outputs were from these.
 
 import { assert, defined } from '../../assert.ts';
 import { type OutputError, outputError } from '../../cluster/activation-bits.ts';
