@@ -87,6 +87,8 @@ export type RunEvent =
       readonly suspectAfterMs: number;
       readonly deadAfterMs: number;
     }
+  /** What a device sends activations in has changed. */
+  | { readonly kind: 'activation-bits'; readonly from: string; readonly to: string; readonly bits: number }
   /** What each mode would cost, and the one that the run takes. */
   | { readonly kind: 'modes'; readonly modes: ModeChoice['modes']; readonly chosen: PlannedMode }
   /** The layout changes: training continues from the state after `round` rounds. */
