@@ -2,7 +2,7 @@
 
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
 import type { ModeChoice, PlannedMode } from '../../planner/modes.ts';
-import type { RoundResult, RoundTimes } from './messages.ts';
+import type { ProcessLoad, RoundResult, RoundTimes } from './messages.ts';
 
 /** What a run is doing: the states of the coordinator's protocol (coordinator/machine.ts). */
 export type Phase =
@@ -174,6 +174,8 @@ export type RunEvent =
       readonly eventLoopDelayMaxMs: number;
       readonly peakMemoryMiB: number;
     }
+  /** What the device's process takes of its machine, twice a second. */
+  | ({ readonly kind: 'load'; readonly device: string } & ProcessLoad)
   | { readonly kind: 'trace'; readonly device: string; readonly round: number; readonly times: readonly RoundTimes[] }
   /** A note on how a model's file was read. */
   | { readonly kind: 'note'; readonly message: string }

@@ -222,6 +222,13 @@ export interface RoundTimes {
   readonly endMs: number;
 }
 
+/** What a device's process takes. */
+export interface ProcessLoad {
+  /** Processor time a second, since it was last asked. */
+  readonly usedCores: number;
+  readonly residentMiB: number;
+}
+
 /** What a worker may send, by frame kind. */
 export interface ToCoordinator {
   readonly ready: { readonly listenUrl: string };
@@ -240,7 +247,8 @@ export interface ToCoordinator {
   readonly state: { readonly role: StateRole; readonly name: string };
   readonly 'snapshot-end': { readonly round: number };
   readonly replicated: { readonly round: number; readonly layers: readonly [first: number, end: number] };
-  readonly heartbeat: Record<string, never>;
+  /** With what the process takes of its machine, where that is known. */
+  readonly heartbeat: { readonly load?: ProcessLoad };
   readonly 'link-measured': LinkMeasurement;
   readonly alive: Record<string, never>;
   /** Everything is done that makes the layout of that `reserve` start sooner. */
@@ -263,6 +271,11 @@ const linkMeasurement: z.ZodType<LinkMeasurement> = z.object({
   latencyMs: milliseconds,
   sendingMsPerMiB: milliseconds.exactOptional(),
   receivingMsPerMiB: milliseconds.exactOptional(),
+});
+
+const processLoad: z.ZodType<ProcessLoad> = z.object({
+  usedCores: z.number().min(0).max(1e5),
+  residentMiB: z.number().min(0).max(1e9),
 });
 
 const toCoordinator: Schemas<ToCoordinator> = {
@@ -291,7 +304,7 @@ const toCoordinator: Schemas<ToCoordinator> = {
   state,
   'snapshot-end': z.object({ round: count }),
   replicated: z.object({ round: count, layers: range }),
-  heartbeat: z.object({}),
+  heartbeat: z.object({ load: processLoad.exactOptional() }),
   'link-measured': linkMeasurement,
   alive: z.object({}),
   reserved: z.object({ id: count }),

@@ -12,7 +12,7 @@ import type { ProfileCache } from '../device/measure/cached-profile.ts';
 import type { MeasuredProfile, ProfileOptions } from '../device/measure/measurement.ts';
 import type { StagePort } from '../device/stage.ts';
 import type { StageOptions } from '../device/stage-graphs.ts';
-import type { ModelMessage } from '../protocol/messages.ts';
+import type { ModelMessage, ProcessLoad } from '../protocol/messages.ts';
 import type { Model } from './model.ts';
 import type { PeerNetwork } from './peers.ts';
 
@@ -96,6 +96,8 @@ export interface ProcessMeters {
   eventLoopDelayP99Ms(): number;
   eventLoopDelayMaxMs(): number;
   residentBytes(): number;
+  /** What the process takes, since the last call. Absent: not known. */
+  load?(): ProcessLoad;
 }
 
 /** The meters of a process that nobody measures. */
