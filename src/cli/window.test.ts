@@ -10,7 +10,7 @@ import { type Browser, type BrowserContextOptions, chromium, type Page } from 'p
 import { type RunningCommand, startCommand, temporaryFolder } from '../testing/command.ts';
 import { repository } from '../testing/source-files.ts';
 
-const executablePath = '/usr/bin/chromium';
+const executablePath = process.env['CHROMIUM'] ?? '/usr/bin/chromium';
 const wantsPictures = process.env['WINDOW_PICTURES'] === '1';
 const pictures = join(repository, 'docs', 'pictures');
 
@@ -18,9 +18,9 @@ const pictures = join(repository, 'docs', 'pictures');
 const complaints: string[] = [];
 
 async function openPage(browser: Browser, url: string, options: BrowserContextOptions = {}): Promise<Page> {
-  const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, ...options });
+  const context = await browser.newContext({ viewport: { width: 1200, height: 760 }, ...options });
   const page = await context.newPage();
-  page.setDefaultTimeout(60_000);
+  page.setDefaultTimeout(30_000);
   page.on('console', (message) => {
     if (['error', 'warning'].includes(message.type())) complaints.push(`${message.type()}: ${message.text()}`);
   });
@@ -50,12 +50,15 @@ async function picture(page: Page, name: string): Promise<void> {
 /** The process of a worker that a command started: its descendant with this name among its arguments. */
 function workerProcess(command: RunningCommand, name: string): number {
   const stat = (pid: string): readonly string[] =>
-    readFileSync(`/proc/${pid}/stat`, 'utf8').replace(/^.*\) /s, '').split(' ');
+    readFileSync(`/proc/${pid}/stat`, 'utf8')
+      .replace(/^.*\) /s, '')
+      .split(' ');
   const isOurs = (pid: string): boolean =>
     pid !== '1' && pid !== '0' && (Number(pid) === command.process.pid || isOurs(stat(pid)[1] ?? '0'));
   for (const pid of readdirSync('/proc').filter((entry) => /^\d+$/.test(entry))) {
     try {
-      if (readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes(`\0--name\0${name}\0`) && isOurs(pid)) return Number(pid);
+      if (readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes(`\0--name\0${name}\0`) && isOurs(pid))
+        return Number(pid);
     } catch {
       // It has just ended.
     }
@@ -64,25 +67,36 @@ function workerProcess(command: RunningCommand, name: string): number {
 }
 
 const numberIn = async (page: Page, name: string): Promise<number> =>
-  Number((await page.locator('.number', { hasText: name }).locator('b').first().innerText()).replaceAll(',', ''));
-const noteWith = (page: Page, text: RegExp): Promise<void> => page.locator('.notes li', { hasText: text }).first().waitFor();
+  Number(
+    ((await page.locator('.number', { hasText: name }).locator('b').first().textContent()) ?? '').replaceAll(',', ''),
+  );
+const noteWith = (page: Page, text: RegExp): Promise<void> =>
+  page.locator('.notes li', { hasText: text }).first().waitFor();
 
-/** In a page: the text of the first number. */
-const firstNumber = "document.querySelector('.number b').textContent";
-const dotPlace = "document.querySelector('.dot[visibility=visible]')?.getAttribute('transform') ?? null";
+/** What functions use that run in the page. */
+declare const document: {
+  querySelector(selector: string): { readonly textContent: string | null; getAttribute(name: string): string } | null;
+  readonly documentElement: { readonly scrollWidth: number };
+};
+const firstNumberIs = (page: Page, text: string): Promise<unknown> =>
+  page.waitForFunction((wanted) => document.querySelector('.number b')?.textContent === wanted, text);
+const dotSelector = '.dot[visibility=visible]';
 
 /** Waits until the round is another one. */
 async function roundsGoOn(page: Page): Promise<void> {
   const before = await numberIn(page, 'Round');
-  await page.waitForFunction(`Number(${firstNumber}.replaceAll(',', '')) > ${before + 2}`);
+  await page.waitForFunction(
+    (least) => Number(document.querySelector('.number b')?.textContent?.replaceAll(',', '')) > least,
+    before + 2,
+  );
 }
 
 async function pipelineMoves(page: Page): Promise<void> {
   await page.locator('.stages .row').nth(2).waitFor();
   const places = new Set<unknown>();
   while (places.size < 3) {
-    await page.waitForFunction(`(${dotPlace}) !== null`);
-    places.add(await page.evaluate(dotPlace));
+    await page.waitForFunction((dot) => document.querySelector(dot) !== null, dotSelector);
+    places.add(await page.evaluate((dot) => document.querySelector(dot)?.getAttribute('transform'), dotSelector));
   }
 }
 
@@ -91,7 +105,7 @@ async function asksWhatIf(page: Page): Promise<void> {
   await card.getByLabel('device').selectOption('worker-2');
   await card.getByRole('button', { name: 'Ask' }).click();
   await card.locator('dt', { hasText: 'Pause' }).waitFor();
-  assert.match(await card.locator('.answer').innerText(), /samples\/s/);
+  assert.match((await card.locator('.answer').textContent()) ?? '', /samples\/s/);
 }
 
 async function watched(browser: Browser, command: RunningCommand, t: TestContext): Promise<void> {
@@ -109,7 +123,7 @@ async function watched(browser: Browser, command: RunningCommand, t: TestContext
     await noteWith(page, /worker-2 left/);
     await noteWith(page, /at round \d+, after \d+\.\d s/);
     await roundsGoOn(page);
-    assert.equal(await page.locator('.device.gone b').innerText(), 'worker-2');
+    assert.equal(await page.locator('.device.gone b').textContent(), 'worker-2');
   });
   await t.test('a worker that is drained', async () => {
     await page.getByRole('button', { name: 'Drain worker-3' }).click();
@@ -121,13 +135,17 @@ async function watched(browser: Browser, command: RunningCommand, t: TestContext
   });
   await t.test('a phone, in the dark, invited by a code', async () => {
     await page.getByRole('button', { name: 'Open elsewhere' }).click();
-    const link = await page.locator('code.link', { hasText: '#' }).innerText();
+    const link = (await page.locator('code.link', { hasText: '#' }).textContent()) ?? '';
     const phone = await openPage(browser, link, {
       ...{ viewport: { width: 360, height: 740 }, colorScheme: 'dark', reducedMotion: 'reduce' },
     });
     await phone.locator('.number').first().waitFor();
     await roundsGoOn(phone);
-    assert.equal(await phone.evaluate('document.documentElement.scrollWidth'), 360, 'nothing is wider than the phone');
+    assert.equal(
+      await phone.evaluate(() => document.documentElement.scrollWidth),
+      360,
+      'nothing is wider than the phone',
+    );
     assert.deepEqual(await seriousFaults(phone), []);
     await picture(phone, 'window-phone.png');
     await phone.context().close();
@@ -135,7 +153,7 @@ async function watched(browser: Browser, command: RunningCommand, t: TestContext
   });
   await page.getByRole('button', { name: 'Stop', exact: true }).click();
   await page.getByRole('button', { name: 'Stop the run' }).click();
-  await page.locator('.chip', { hasText: /stopped|done/ }).waitFor();
+  await page.locator('.chip', { hasText: 'ended' }).waitFor();
   await page.context().close();
 }
 
@@ -149,13 +167,13 @@ async function replayed(browser: Browser, folder: string): Promise<void> {
     await noteWith(page, /worker-2 left/);
     const last = await numberIn(page, 'Round');
     await slider.press('Home');
-    await page.waitForFunction(`${firstNumber} === '0'`);
+    await firstNumberIs(page, '0');
     assert.equal(await page.locator('.notes li', { hasText: 'worker-2 left' }).count(), 0);
     await page.getByRole('button', { name: 'Play' }).click();
     await roundsGoOn(page);
     await page.getByRole('button', { name: 'Pause' }).click();
     await slider.press('End');
-    await page.waitForFunction(`${firstNumber} === '${last.toLocaleString('en-US')}'`);
+    await firstNumberIs(page, last.toLocaleString('en-US'));
     assert.deepEqual(await seriousFaults(page), []);
     await picture(page, 'window-replay.png');
   } finally {
@@ -173,8 +191,21 @@ test('a browser sees a run, its losses and its end, and replays it', {
     args: ['--no-sandbox', '--disable-gpu', '--disable-background-networking'],
   });
   t.after(() => browser.close());
-  const flags = ['--model', 'digits', '--data', 'mnist', '--batch', '64', '--micro-batch', '8', '--optimizer', 'adam'];
-  const cluster = ['--workers', '3', '--planner', 'straight', '--use-all', '--steps', '1000000', '--out', 'run'];
+  const flags = [
+    '--model',
+    'digits',
+    '--data',
+    'mnist',
+    '--batch',
+    '64',
+    '--micro-batch',
+    '8',
+    '--optimizer',
+    'adam',
+    '--lr',
+    '0.002',
+  ];
+  const cluster = ['--workers', '3', '--planner', 'straight', '--use-all', '--steps', '20000', '--out', 'run'];
   const command = startCommand(['train', ...flags, ...cluster, '--dashboard', '--json'], { cwd: folder });
   try {
     await watched(browser, command, t);

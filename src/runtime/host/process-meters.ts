@@ -26,7 +26,10 @@ export function processMeters(): ProcessMeters {
       const [beforeCpuMs, beforeMs] = [cpuMs, atMs];
       [cpuMs, atMs] = [usedMs(), performance.now()];
       const usedCores = Math.max(0, cpuMs - beforeCpuMs) / Math.max(1, atMs - beforeMs);
-      return { usedCores: Math.round(usedCores * 1000) / 1000, residentMiB: Math.round(process.memoryUsage.rss() / bytesInMiB) };
+      return {
+        usedCores: Math.round(usedCores * 1000) / 1000,
+        residentMiB: Math.round(process.memoryUsage.rss() / bytesInMiB),
+      };
     },
   };
 }

@@ -22,19 +22,12 @@ const [replayedRoundCount, replayedInstructionCount] = [4, 1000] as const;
 /** A recorder for one run folder. */
 export function recordRun(folder: RunFolder): Recorder {
   const startMs = performance.now();
-  /** The last of each document: one after the other, so that the newest stays. */
-  const writes = new Map<string, Promise<void>>();
+  const { write, writes } = documentWriter(folder);
   const traces = new Map<number, ProgramEvent[]>();
   const replayed = new Set<number>();
   let plan: Plan | undefined;
   const now = (): number => Math.round(performance.now() - startMs);
   const append = ({ kind, ...rest }: RunEvent): void => folder.events.append({ event: kind, atMs: now(), ...rest });
-  const write = (name: Parameters<RunFolder['write']>[0], value: unknown): void => {
-    const write = (): Promise<void> => folder.write(name, `${JSON.stringify(value, null, 2)}\n`);
-    const writing = writes.get(name)?.then(write, write) ?? write();
-    writing.catch(() => {}); // seen by finish, or made good by the next
-    writes.set(name, writing);
-  };
   return {
     observe(event) {
       switch (event.kind) {
@@ -83,6 +76,23 @@ export function recordRun(folder: RunFolder): Recorder {
       } finally {
         await folder.close();
       }
+    },
+  };
+}
+
+/** Writes documents one after the other, so that the newest stays; `writes`: the last of each. */
+function documentWriter(folder: RunFolder): {
+  readonly writes: ReadonlyMap<string, Promise<void>>;
+  write(name: Parameters<RunFolder['write']>[0], value: unknown): void;
+} {
+  const writes = new Map<string, Promise<void>>();
+  return {
+    writes,
+    write(name, value) {
+      const write = (): Promise<void> => folder.write(name, `${JSON.stringify(value, null, 2)}\n`);
+      const writing = writes.get(name)?.then(write, write) ?? write();
+      writing.catch(() => {}); // seen by finish, or made good by the next
+      writes.set(name, writing);
     },
   };
 }

@@ -73,10 +73,10 @@ export class RunWindow implements RunGuests {
   }
 
   end(): void {
-    this.#tick();
+    this.#show({ kind: 'phase', phase: 'ended' });
     this.#cancelTick?.();
+    this.#tick();
     this.#viewers.close('the run is over');
-    this.#viewers.terminate();
   }
 
   #link(): string {

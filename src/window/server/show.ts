@@ -35,10 +35,7 @@ export async function showRun({ folder, host, port, clock, signal, onOpen }: Sho
       return createGuests({ files: readPageFiles(), door, viewers });
     },
     begin: ({ url, isFar }) => onOpen(() => `${url}/#${door?.mint()}`, isFar),
-    end() {
-      viewers.close('the window was closed');
-      viewers.terminate();
-    },
+    end: () => viewers.close('the window was closed'),
   };
   const server = await serveAlone(guests, { host, port, clock, insecure: false });
   await new Promise<void>((resolve) => {

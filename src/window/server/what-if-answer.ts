@@ -37,7 +37,11 @@ export function answerWhatIf(question: WhatIfQuestion, now: () => number): WhatI
   };
 }
 
-function loss({ plan, profile, cluster, optimizerState }: WhatIfQuestion, device: string, now: () => number): WhatIfAnswer {
+function loss(
+  { plan, profile, cluster, optimizerState }: WhatIfQuestion,
+  device: string,
+  now: () => number,
+): WhatIfAnswer {
   const { before, light, refusal, losses } = predictLoss({
     ...{ cluster, profile, current: plan, lost: [device], batchSize: plan.batchSize, optimizerState, now },
     ...{ replicateBatchDependent: false, detectionMs: 0, planner: 'asteroid', microBatchSize: plan.microBatchSize },
