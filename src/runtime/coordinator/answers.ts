@@ -56,6 +56,8 @@ const handlers: {
   },
   prepared({ context }, device, { control: result }) {
     const { results } = context;
+    for (const [to, bits] of Object.entries(result.activationBits ?? {}))
+      context.observe({ kind: 'activation-bits', from: device, to, bits });
     if (results === undefined || !isInProgress(context, result.round)) return { kind: 'prepared', result };
     results.prepared(device, result);
     return deliverPrepared(context, device);

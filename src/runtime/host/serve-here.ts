@@ -6,7 +6,7 @@ import type { Clock } from '../../clock.ts';
 import { bytesInMiB } from '../../cluster/memory.ts';
 import { InputError } from '../../errors.ts';
 import type { Observer, RunEvent } from '../protocol/events.ts';
-import { type PreparedInference, windowOf } from '../run/infer.ts';
+import { comparisonOf, type PreparedInference, windowOf } from '../run/infer.ts';
 import { InferenceRounds } from '../run/inference-rounds.ts';
 import type { ServedModel } from '../run/open-inference.ts';
 import { RequestBatcher } from '../run/request-batcher.ts';
@@ -59,7 +59,7 @@ export async function serveHere(
   settings: ServeSettings,
   { clock, observe, signal, onServing, guests }: ServeEnvironment,
 ): Promise<void> {
-  const rounds = new InferenceRounds();
+  const rounds = new InferenceRounds(comparisonOf(run));
   const metrics = new ServeMetrics();
   const state = { isReady: false, devices: new Set<string>() };
   const { localCount } = run.settings.cluster;
@@ -75,7 +75,7 @@ export async function serveHere(
     note(state, metrics, event);
     observe(event);
   };
-  const server = await startServer(run, settings, { batcher, metrics, state });
+  const server = await startServer(run, settings, { batcher, metrics, state, rounds });
   const drain = async (): Promise<void> => {
     await server.server.drain();
     rounds.end();
@@ -110,9 +110,14 @@ function note(state: ServerState, metrics: ServeMetrics, event: RunEvent): void 
 async function startServer(
   run: PreparedInference,
   settings: ServeSettings,
-  parts: { readonly batcher: RequestBatcher; readonly metrics: ServeMetrics; readonly state: ServerState },
+  parts: {
+    readonly batcher: RequestBatcher;
+    readonly metrics: ServeMetrics;
+    readonly state: ServerState;
+    readonly rounds: InferenceRounds;
+  },
 ): Promise<Serving & { readonly server: InferenceServer }> {
-  const { batcher, metrics, state } = parts;
+  const { batcher, metrics, state, rounds } = parts;
   const { host, port, insecure } = settings;
   const isHere = staysHere({ host });
   const certificate = isEncrypted({ ...settings, insecure }) ? await httpCertificate(settings) : undefined;
@@ -135,6 +140,7 @@ async function startServer(
         devices: state.devices.size,
         isReady: state.isReady,
         residentBytes: process.memoryUsage.rss(),
+        compared: rounds.compared,
       }),
     onAnswered: (status, seconds) => metrics.answered(status, seconds),
   });

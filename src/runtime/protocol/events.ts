@@ -87,6 +87,8 @@ export type RunEvent =
       readonly suspectAfterMs: number;
       readonly deadAfterMs: number;
     }
+  /** What a device sends activations in has changed. */
+  | { readonly kind: 'activation-bits'; readonly from: string; readonly to: string; readonly bits: number }
   /** What each mode would cost, and the one that the run takes. */
   | { readonly kind: 'modes'; readonly modes: ModeChoice['modes']; readonly chosen: PlannedMode }
   /** The layout changes: training continues from the state after `round` rounds. */
@@ -188,6 +190,17 @@ export type RunEvent =
       readonly accuracy: number | null;
       readonly loss: number;
       readonly sampleCount: number;
+    }
+  /** The best test so far: the model after `round` rounds is kept. */
+  | { readonly kind: 'best'; readonly metric: string; readonly value: number; readonly round: number }
+  /** `testsSince` tests have found nothing better than the best: training ends after `round` rounds. */
+  | {
+      readonly kind: 'early-stop';
+      readonly round: number;
+      readonly bestRound: number;
+      readonly metric: string;
+      readonly value: number;
+      readonly testsSince: number;
     }
   /** Somebody asked for this in the window, and it is being done. */
   | {

@@ -214,6 +214,8 @@ export interface RoundResult {
   readonly reducingMs?: number;
   /** By peer, the Mbps that links carried while they were busy, if they were busy for long enough. */
   readonly linkMbps?: Readonly<Record<string, number>>;
+  /** By peer to which activations travel in other bits than before. */
+  readonly activationBits?: Readonly<Record<string, number>>;
 }
 
 export interface RoundTimes {
@@ -299,6 +301,7 @@ const toCoordinator: Schemas<ToCoordinator> = {
     linksMs: milliseconds.exactOptional(),
     reducingMs: milliseconds.exactOptional(),
     linkMbps: z.record(name, z.number().positive()).exactOptional(),
+    activationBits: z.record(name, z.int().min(1).max(32)).exactOptional(),
   }),
   output: z.object({}),
   state,

@@ -61,16 +61,7 @@ export function recordRun(folder: RunFolder): Recorder {
       }
     },
     async finish() {
-      if (plan !== undefined)
-        write(
-          'trace.json',
-          JSON.parse(
-            traceJson(
-              [...traces.values()].flat(),
-              plan.stages.flatMap((stage) => stage.devices),
-            ),
-          ),
-        );
+      if (plan !== undefined) write('trace.json', traceOf(traces, plan));
       try {
         await Promise.all(writes.values());
       } finally {
@@ -78,6 +69,12 @@ export function recordRun(folder: RunFolder): Recorder {
       }
     },
   };
+}
+
+function traceOf(traces: ReadonlyMap<number, readonly ProgramEvent[]>, { stages }: Plan): unknown {
+  const events = [...traces.values()].flat();
+  const devices = stages.flatMap((stage) => stage.devices);
+  return JSON.parse(traceJson(events, devices));
 }
 
 /** Writes documents one after the other, so that the newest stays; `writes`: the last of each. */
