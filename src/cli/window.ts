@@ -49,7 +49,7 @@ export interface Look {
   close(): Promise<void>;
 }
 
-/** Opens the window of a training run, if it is wanted: at the workers' port, or, without workers, at one of its own. */
+/** Opens the window of a training run, if it is wanted: at the workers' port, or, without workers, at its own. */
 export async function lookOn(
   { settings, model, subject }: PreparedRun,
   { output, dashboard, observe }: { output: Output; dashboard: DashboardFlag; observe(event: RunEvent): void },

@@ -2,7 +2,8 @@
 
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
 import type { ModeChoice, PlannedMode } from '../../planner/modes.ts';
-import type { ProcessLoad, RoundResult, RoundTimes } from './messages.ts';
+import type { RoundResult, RoundTimes } from './messages.ts';
+import type { ProcessLoad } from './process-load.ts';
 
 /** What a run is doing: the states of the coordinator's protocol (coordinator/machine.ts). */
 export type Phase =

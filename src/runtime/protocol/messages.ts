@@ -30,6 +30,7 @@ import { ProtocolError } from '../../errors.ts';
 import type { Move } from '../../planner/replan/moves.ts';
 import type { Frame } from '../../transport/link.ts';
 import { count, deviceTimes, layerProfiles, milliseconds, moves, name, plan, range, size } from './message-values.ts';
+import { type ProcessLoad, processLoad } from './process-load.ts';
 import { type Thoroughness, thoroughnesses } from './profile-points.ts';
 import { type TrainingSpec, trainingSpecSchema } from './training-spec.ts';
 
@@ -224,13 +225,6 @@ export interface RoundTimes {
   readonly endMs: number;
 }
 
-/** What a device's process takes. */
-export interface ProcessLoad {
-  /** Processor time a second, since it was last asked. */
-  readonly usedCores: number;
-  readonly residentMiB: number;
-}
-
 /** What a worker may send, by frame kind. */
 export interface ToCoordinator {
   readonly ready: { readonly listenUrl: string };
@@ -273,11 +267,6 @@ const linkMeasurement: z.ZodType<LinkMeasurement> = z.object({
   latencyMs: milliseconds,
   sendingMsPerMiB: milliseconds.exactOptional(),
   receivingMsPerMiB: milliseconds.exactOptional(),
-});
-
-const processLoad: z.ZodType<ProcessLoad> = z.object({
-  usedCores: z.number().min(0).max(1e5),
-  residentMiB: z.number().min(0).max(1e9),
 });
 
 const toCoordinator: Schemas<ToCoordinator> = {

@@ -1,5 +1,5 @@
-// What a change would do to the plan that runs: the answer of the planner, for a viewer to read. Pure, and takes seconds:
-// it runs in a thread of its own (what-if-thread.ts).
+// What a change would do to the plan that runs: the answer of the planner, for a viewer to read. Pure, and takes
+// seconds: it runs in a thread of its own (what-if-thread.ts).
 
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
 import type { OptimizerState } from '../../cluster/memory.ts';
