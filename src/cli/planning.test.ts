@@ -71,7 +71,7 @@ test('plan of inference: simulate takes it; flags of one kind of plan are refuse
   assert.equal(gone.after.schedule, 'inference');
   assert.match(await refused('plan', ...flags, '--batch', '8', '--objective', 'latency'), /add --schedule inference/);
   assert.match(await refused(...inference, '--objective', 'speed'), /must be one of throughput, latency/);
-  assert.match(await refused(...inference, '--activation-bits', '5'), /must be one of 16, 8, 6, 4, 2/);
+  assert.match(await refused(...inference, '--activation-bits', '5'), /must be one of 16, 8, 6, 4, 2, auto/);
   assert.match(await refused(...inference, '--planner', 'gpipe'), /no planner "gpipe" of inference/);
 });
 

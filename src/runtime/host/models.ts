@@ -7,7 +7,7 @@ import type { ModelTable } from '../../cluster/device-kinds.ts';
 import { InputError } from '../../errors.ts';
 import { exportGraph, exportModel } from '../../graph/onnx/export.ts';
 import type { ExternalLoader } from '../../graph/onnx/external.ts';
-import { type ImportedModel, importModel } from '../../graph/onnx/import.ts';
+import { type ImportedModel, type ImportOptions, importModel } from '../../graph/onnx/import.ts';
 import type { InputShape } from '../../graph/onnx/input-shapes.ts';
 import { inferenceMode, trainingMode, unmergedNormalizations } from '../../graph/onnx/modes.ts';
 import { noWeightsReason } from '../../graph/onnx/no-weights.ts';
@@ -54,7 +54,7 @@ export async function loadModel(
   const checkout = checkoutSpec(spec);
   if (checkout !== undefined) return loadCheckout(withHead(checkout, headClasses), seed);
   if (!/[\\/]|\.[a-z]\w*$/i.test(spec)) buildModel(spec); // names the built-in ones
-  const imported = await readModel(spec, inputShapes);
+  const imported = await readModel(spec, { inputShapes });
   if (imported.graph.parameters.length === 0) {
     throw new InputError(`${spec} ${noWeightsReason(imported)}`);
   }
@@ -105,7 +105,7 @@ export async function loadInferenceModel(
     ? buildModel(spec, { seed }).graph
     : checkout !== undefined
       ? openCheckoutModel(checkout, seed).graph
-      : (await readModel(spec, inputShapes)).graph;
+      : (await readModel(spec, { inputShapes, leavesLarge: true })).graph;
   const name = isBuiltIn ? spec : spec.replace(/^.*[\\/]/, '').replace(/\.onnx$/, '');
   return { name, graph: named(spec, () => inferenceMode(withOutput(graph, output))) };
 }
@@ -123,9 +123,12 @@ export async function modelTable(
 }
 
 /** Reads an .onnx file, with weights that lie in files beside it. Throws InputError that names it. */
-export async function readModel(path: string, inputShapes: readonly InputShape[] = []): Promise<ImportedModel> {
+export async function readModel(
+  path: string,
+  options: Pick<ImportOptions, 'inputShapes' | 'leavesLarge'> = {},
+): Promise<ImportedModel> {
   const bytes = await readModelFile(path);
-  return named(path, () => importModel(bytes, { loadExternal: externalLoader(path), inputShapes }));
+  return named(path, () => importModel(bytes, { ...options, loadExternal: externalLoader(path) }));
 }
 
 /** Describes an .onnx file, also one that no run could use, or a built-in model. Throws InputError. */
