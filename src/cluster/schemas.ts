@@ -101,6 +101,8 @@ const compressionSchema: z.ZodType<Compression> = z.strictObject(
     activation: oneOf(activationEncodingNames).exactOptional(),
     gradient: oneOf(cutEncodingNames).exactOptional(),
     allReduce: oneOf(sumEncodingNames).exactOptional(),
+    adaptive: z.strictObject({ paceMs: z.number().positive().exactOptional() }).exactOptional(),
+    exactEvery: z.int().min(2).exactOptional(),
   },
   'an object with activation, gradient or allReduce',
 );

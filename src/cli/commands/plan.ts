@@ -1,7 +1,7 @@
 // asteroid plan: who computes which layers on which share of each batch.
 
 import type { Command } from 'commander';
-import { activationEncoding } from '../../cluster/activation-bits.ts';
+import { bitsWish } from '../../cluster/activation-bits.ts';
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
 import { parseCluster } from '../../cluster/validate.ts';
 import { InputError } from '../../errors.ts';
@@ -73,7 +73,7 @@ export function addPlan(program: Command): Command {
       `${scheduleNames.join(' | ')} (default: the planner chooses) | ${inferenceSchedule} (forward passes only)`,
     )
     .option(`--objective <${objectives.join('|')}>`, 'of inference: what the plan is for (default: throughput)')
-    .option('--activation-bits <16|8|6|4|2>', 'of inference: in how many bits activations travel (default: 32)')
+    .option('--activation-bits <16|8|6|4|2|auto>', 'of inference: in how many bits activations travel (default: 32)')
     .option(
       `--compress <${compressModes.join('|')}>`,
       'what may travel in fewer bits over links; auto: what makes rounds shorter',
@@ -263,7 +263,7 @@ function inferencePlan(options: Asked, known: Known, output: Output): Promise<Pl
     planner: options.planner,
     exclude: options.exclude,
     ...(microBatchSize === undefined ? {} : { microBatchSize }),
-    ...(options.activationBits === undefined ? {} : { encoding: activationEncoding(options.activationBits) }),
+    ...(options.activationBits === undefined ? {} : bitsWish(options.activationBits)),
   } as const;
   return search(
     (hooks) => planInferenceSteps({ ...input, ...hooks }),

@@ -12,6 +12,7 @@ import { traceJson } from '../../schedule/trace.ts';
 import { simulate as runSimulation } from '../../simulator/simulate.ts';
 import type { Simulation } from '../../simulator/simulation.ts';
 import { checkWritable, readText, writeJson, writeText } from '../files.ts';
+import { refuseOverload } from '../memory-check.ts';
 import { addSizeFlags, type SizeOptions } from '../model-options.ts';
 import { createOutput } from '../output.ts';
 import { planningProfile } from '../planning-profile.ts';
@@ -73,6 +74,8 @@ async function simulate(options: SimulateCommandOptions): Promise<void> {
   const { events, roundMs, samplesPerS, stream, devices, links } = runSimulation(program, plan, held, cluster, {
     events: trace !== undefined || gantt !== undefined,
   });
+  const needed = Object.entries(devices).map(([name, { peakMemoryMiB }]) => [name, peakMemoryMiB] as const);
+  refuseOverload(Object.fromEntries(needed), cluster, planPath);
   const names = cluster.devices.map((device) => device.name);
   if (trace !== undefined) await writeText(trace, traceJson(events, names));
   if (gantt !== undefined)

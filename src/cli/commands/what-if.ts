@@ -11,6 +11,7 @@ import { predictLoss } from '../../planner/replan/predict-loss.ts';
 import { type Change, type WhatIf, whatIf } from '../../planner/what-if.ts';
 import { readText, writeJson } from '../files.ts';
 import { collected, positive } from '../flag-values.ts';
+import { refuseOverload } from '../memory-check.ts';
 import { addSizeFlags, type SizeOptions } from '../model-options.ts';
 import { createOutput, type Output } from '../output.ts';
 import { scheduleOfMode, tangentWish } from '../planning-mode.ts';
@@ -129,14 +130,14 @@ async function run(options: WhatIfCommandOptions): Promise<void> {
   if (kill.length > 0) {
     const detectionMs = 1000 * numberOf(options.detection, '--detection', options.detection);
     if (detectionMs < 0) throw new InputError(`--detection ${options.detection} is below 0: give seconds.`);
-    await finish(
-      predictLoss({ ...question, profile, lost: [...new Set(kill)], detectionMs, now: systemClock.now }),
-      options,
-      output,
-      printLoss,
-    );
-  } else
-    await finish(whatIf({ ...question, profileFor: () => parseProfile(profile), changes }), options, output, print);
+    const loss = predictLoss({ ...question, profile, lost: [...new Set(kill)], detectionMs, now: systemClock.now });
+    refuseOverload(loss.before.predicted.peakMemoryMiB, cluster, planPath ?? 'The plan');
+    await finish(loss, options, output, printLoss);
+  } else {
+    const found = whatIf({ ...question, profileFor: () => parseProfile(profile), changes });
+    refuseOverload(found.before.predicted.peakMemoryMiB, cluster, planPath ?? 'The plan');
+    await finish(found, options, output, print);
+  }
 }
 
 async function finish<Result>(

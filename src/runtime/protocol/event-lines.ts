@@ -35,6 +35,8 @@ export function lineOf(event: RunEvent): readonly [label: string, text: string] 
       return ['Note', event.message];
     case 'relayed':
       return ['Links', relayedText(event)];
+    case 'activation-bits':
+      return ['Bits', `${event.from} → ${event.to} in ${event.bits} bits`];
     case 'asked':
       return ['Window', askedText(event)];
     case 'learning-rate':
