@@ -19,6 +19,7 @@ import { profileCache } from '../../runtime/host/profile-cache.ts';
 import { createDeviceStore } from '../../runtime/host/security/device-store.ts';
 import { stateFolder } from '../../runtime/host/security/state-folder.ts';
 import { createStageFiles } from '../../runtime/host/stage-files.ts';
+import { createWeightFiles } from '../../runtime/host/weight-files.ts';
 import { isLoopback } from '../../transport/admission.ts';
 import { deviceName, engineName, positive } from '../flag-values.ts';
 import { createOutput, interruptedExitCode, interruptSignal, type Output } from '../output.ts';
@@ -128,6 +129,7 @@ async function work(options: WorkerCommandOptions): Promise<void> {
       ...place,
       profileCache: profileCache(cacheName(options.name, engine)),
       stageStore: createStageFiles(),
+      weightFiles: createWeightFiles(),
       // Workers that a coordinator starts are new each time.
       ...(isManaged ? {} : { store: createDeviceStore(stateFolder()), reconnectMs }),
       onWarning: (message) => output.observe({ kind: 'warning', message }),

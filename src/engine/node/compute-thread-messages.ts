@@ -2,10 +2,10 @@
 // handles.
 
 import { InputError, ProtocolError, RunError } from '../../errors.ts';
-import type { Graph } from '../../graph/graph.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 import type { Noise } from '../../noise.ts';
 import type { DeviceChoice, Translation, TranslationTarget } from '../engine.ts';
+import type { PackedGraph } from './packed-graph.ts';
 
 /**
  * The engine of a compute thread: a name, or the URL of a module that exports `createEngine(options): Promise<Engine>`.
@@ -23,8 +23,13 @@ export interface ThreadOptions {
 
 /** Requests without an id have no reply: their failures show in replies to later ones. */
 export type Request =
-  | { readonly kind: 'compile'; readonly id: number; readonly executable: number; readonly source: Graph | Translation }
-  | { readonly kind: 'translate'; readonly id: number; readonly graph: Graph }
+  | {
+      readonly kind: 'compile';
+      readonly id: number;
+      readonly executable: number;
+      readonly source: PackedGraph | Translation;
+    }
+  | { readonly kind: 'translate'; readonly id: number; readonly graph: PackedGraph }
   | {
       readonly kind: 'run';
       readonly executable: number;
