@@ -27,10 +27,16 @@ export function lineOf(event: RunEvent): readonly [label: string, text: string] 
       return ['Stream', streamText(event)];
     case 'reserve-ready':
       return ['Prepared', `for the loss of any one device, after ${event.seconds.toFixed(0)} s`];
+    case 'best':
+      return ['Best', `${event.metric} ${event.value.toPrecision(4)} so far, after round ${event.round}`];
+    case 'early-stop':
+      return ['Ends early', earlyText(event)];
     case 'note':
       return ['Note', event.message];
     case 'relayed':
       return ['Links', relayedText(event)];
+    case 'activation-bits':
+      return ['Bits', `${event.from} → ${event.to} in ${event.bits} bits`];
     case 'asked':
       return ['Window', askedText(event)];
     case 'learning-rate':
@@ -38,6 +44,10 @@ export function lineOf(event: RunEvent): readonly [label: string, text: string] 
     default:
       return undefined;
   }
+}
+
+function earlyText({ metric, value, testsSince }: Event<'early-stop'>): string {
+  return `${counted(testsSince, 'test')} without a better ${metric} than ${value.toPrecision(4)}`;
 }
 
 function askedText({ what, device = '', factor = 1 }: Event<'asked'>): string {
@@ -81,6 +91,7 @@ export function memoryLoweredText({ device, fromMiB, toMiB }: Event<'memory-lowe
 
 function streamText({ round, staleness }: Event<'stream'>): string {
   const [first = 0] = staleness;
+  if (staleness.every((own) => own === 0)) return `from round ${round} on rounds follow each other`;
   const behind = staleness.every((own) => own === first)
     ? counted(first, 'round')
     : `${staleness.join(', ')} rounds, by stage`;
