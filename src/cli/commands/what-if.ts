@@ -14,7 +14,7 @@ import { collected, positive } from '../flag-values.ts';
 import { refuseOverload } from '../memory-check.ts';
 import { addSizeFlags, type SizeOptions } from '../model-options.ts';
 import { createOutput, type Output } from '../output.ts';
-import { scheduleOfMode } from '../planning-mode.ts';
+import { scheduleOfMode, tangentWish } from '../planning-mode.ts';
 import { planningProfile } from '../planning-profile.ts';
 import { duration, memory, type Terminal } from '../terminal.ts';
 import { optimizerState } from './plan.ts';
@@ -29,6 +29,7 @@ interface WhatIfCommandOptions extends SizeOptions {
   readonly microBatch?: string;
   readonly planner: string;
   readonly mode: string;
+  readonly tangents?: string;
   readonly optimizer: string;
   readonly momentum: string;
   readonly replicateBatchNorm?: boolean;
@@ -68,7 +69,12 @@ export function addWhatIf(program: Command): Command {
       [],
     )
     .option('--planner <NAME>', plannerNames.join(' | '), 'best')
-    .option('--mode <NAME>', 'sync | async: how plans that are made here train; a given plan keeps its own', 'sync')
+    .option(
+      '--mode <NAME>',
+      'sync | async | forward-gradient: how plans that are made here train; a given plan keeps its own',
+      'sync',
+    )
+    .option('--tangents <N>', 'of forward-gradient: random directions of an update (default: 1)')
     .option('--optimizer <NAME>', 'sgd | adam | adamw, for its memory and its state', 'sgd')
     .option('--momentum <M>', 'of sgd, for its memory and its state', '0')
     .option('--replicate-batch-norm', 'let a stage with batch normalization be replicated')
@@ -108,12 +114,13 @@ async function run(options: WhatIfCommandOptions): Promise<void> {
     devices: [...cluster.devices, ...changes.flatMap((change) => (change.kind === 'join' ? [change.device] : []))],
   };
   const profile = await planningProfile({ ...options, largestBatch: Math.min(64, batchSize) }, joined, output);
-  if (options.mode === 'auto') throw new InputError('--mode auto is of asteroid plan: name sync or async.');
+  if (options.mode === 'auto')
+    throw new InputError('--mode auto is of asteroid plan: name sync, async or forward-gradient.');
   const schedule = current === undefined ? scheduleOfMode(options.mode, undefined) : undefined;
   const question = {
     cluster,
     ...(schedule === undefined ? {} : { schedule }),
-    ...(current === undefined ? {} : { current }),
+    ...(current === undefined ? { tangentCount: tangentWish(options).tangentCount } : { current }),
     batchSize,
     planner: options.planner,
     optimizerState: optimizerState(options.optimizer, options.momentum),

@@ -218,7 +218,7 @@ class TrainingSession {
     const { settings } = this.#prepared;
     const { clock, stageStore } = this.#environment;
     const { signal } = this.#end;
-    const microBatch = this.#sequence.fixedBatch ?? settings.microBatch ?? settings.batch;
+    const microBatch = this.#sequence.fixedBatch ?? settings.microBatch;
     const plan = localPlan(this.#sequence.layers.length, settings.batch, microBatch, this.#prepared.subject.training);
     this.#plan = plan;
     const engine = await this.#host.createEngine(engineOf(settings));
