@@ -39,6 +39,8 @@ test('defaults', () => {
     inputShape: [],
     freeze: [],
     freezeAllBut: [],
+    lora: [],
+    modulesToSave: [],
     profile: 'quick',
     train: [],
     planner: 'best',

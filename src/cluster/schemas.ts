@@ -35,6 +35,7 @@ export function layerSchema({ text, amount }: Limits): z.ZodType<LayerProfile> {
       weightBytes: amount('bytes of weights'),
       frozenBytes: amount('bytes of weights that are not trained').exactOptional(),
       savedBytes: amount('bytes a sample kept for the backward pass'),
+      workingBytes: amount('bytes a sample that a pass has at once').exactOptional(),
       runtimeBytes: amount('bytes that the runtime keeps beside these').exactOptional(),
       filterBytes: amount('bytes of these, for each round under way').exactOptional(),
       predictedBytes: amount('bytes of weights that are predicted for each version').exactOptional(),

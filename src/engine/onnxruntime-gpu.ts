@@ -147,7 +147,6 @@ function gpuKernel(
       const feeds: Record<string, RuntimeTensor> = {};
       for (const [index, content] of inputs.entries()) {
         const input = defined(graph.inputs[index], 'an input');
-        if (isTensor(content)) values.moved.upBytes += content.data.byteLength;
         feeds[input.name] = isTensor(content)
           ? toRuntime(runtime, content.type, content.data, content.shape)
           : (content as GpuValue).tensor;

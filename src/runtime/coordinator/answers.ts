@@ -91,7 +91,10 @@ const handlers: {
     return undefined;
   },
   leaving: () => ({ kind: 'leaving' }),
-  heartbeat: () => undefined,
+  heartbeat({ context }, device, { control: { load } }) {
+    if (load !== undefined) context.observe({ kind: 'load', device, ...load });
+    return undefined;
+  },
   failed: (_, __, { control }) => ({ kind: 'failed', message: control.message }),
   statistics({ context }, device, { control }) {
     context.observe({ kind: 'statistics', device, ...control });

@@ -13,6 +13,7 @@ import { inferenceMode, trainingMode, unmergedNormalizations } from '../../graph
 import { noWeightsReason } from '../../graph/onnx/no-weights.ts';
 import { replaceHead } from '../../graph/onnx/replace-head.ts';
 import { buildModel, isZooSpec } from '../../models/zoo.ts';
+import { withAdapters } from '../run/adapters.ts';
 import { describeModel, type ModelDescription } from '../run/describe-model.ts';
 import { trainedLayers } from '../run/fine-tuning.ts';
 import type { InferenceModel } from '../run/infer.ts';
@@ -20,6 +21,7 @@ import { layerTable } from '../run/layer-table.ts';
 import type { LoadedModel } from '../run/loaded-model.ts';
 import { withOutput } from '../run/trained-output.ts';
 import { type CheckoutSpec, checkoutSpec, loadCheckout, openCheckoutModel } from './checkouts.ts';
+import { readAdapter } from './peft.ts';
 
 /** How a model is changed when it is loaded. */
 export interface LoadModelOptions {
@@ -29,6 +31,11 @@ export interface LoadModelOptions {
   readonly batchNorm?: 'inference' | 'training';
   /** Sizes of inputs that the file leaves open. */
   readonly inputShapes?: readonly InputShape[];
+  /** Adapters, and what is trained whole beside them. */
+  readonly lora?: readonly string[];
+  readonly modulesToSave?: readonly string[];
+  /** The folder of an adapter of PEFT's. */
+  readonly adapter?: string;
 }
 
 /**
@@ -38,7 +45,17 @@ export interface LoadModelOptions {
 export async function loadModel(
   spec: string,
   seed: number,
-  { headClasses, batchNorm, inputShapes = [] }: LoadModelOptions = {},
+  { lora = [], adapter, modulesToSave = [], ...options }: LoadModelOptions = {},
+): Promise<LoadedModel> {
+  const model = await loadPlainModel(spec, seed, options);
+  const given = adapter === undefined ? undefined : readAdapter(adapter, model.graph);
+  return withAdapters(model, { lora, modulesToSave, seed }, given);
+}
+
+async function loadPlainModel(
+  spec: string,
+  seed: number,
+  { headClasses, batchNorm, inputShapes = [] }: LoadModelOptions,
 ): Promise<LoadedModel> {
   if (isZooSpec(spec)) {
     const { graph } = buildModel(spec, { seed });

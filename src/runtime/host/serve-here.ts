@@ -13,6 +13,7 @@ import { RequestBatcher } from '../run/request-batcher.ts';
 import { ServeMetrics } from '../run/serve-metrics.ts';
 import { inferHere } from './infer-here.ts';
 import { type InferenceServer, startInferenceServer } from './inference-server.ts';
+import type { RunGuests } from './run-guests.ts';
 import { isEncrypted, staysHere } from './security/admission.ts';
 import { httpCertificate } from './security/http-certificate.ts';
 
@@ -48,13 +49,15 @@ export interface ServeEnvironment {
   /** Aborted: requests that have come are answered, then the server ends. */
   readonly signal: AbortSignal;
   onServing(serving: Serving): void;
+  /** Browsers at the port at which workers join. */
+  readonly guests?: RunGuests;
 }
 
 /** Serves until `signal` aborts. Throws InputError where nobody can listen, RunError when the pipeline fails. */
 export async function serveHere(
   run: PreparedInference,
   settings: ServeSettings,
-  { clock, observe, signal, onServing }: ServeEnvironment,
+  { clock, observe, signal, onServing, guests }: ServeEnvironment,
 ): Promise<void> {
   const rounds = new InferenceRounds(comparisonOf(run));
   const metrics = new ServeMetrics();
@@ -82,7 +85,7 @@ export async function serveHere(
     onServing(server);
     signal.addEventListener('abort', onAbort, { once: true });
     if (signal.aborted) onAbort();
-    await inferHere(run, rounds, { clock, observe: watch, signal: ending.signal });
+    await inferHere(run, rounds, { clock, observe: watch, signal: ending.signal }, guests);
   } finally {
     signal.removeEventListener('abort', onAbort);
     state.isReady = false;

@@ -91,6 +91,7 @@ export function memoryLoweredText({ device, fromMiB, toMiB }: Event<'memory-lowe
 
 function streamText({ round, staleness }: Event<'stream'>): string {
   const [first = 0] = staleness;
+  if (staleness.every((own) => own === 0)) return `from round ${round} on rounds follow each other`;
   const behind = staleness.every((own) => own === first)
     ? counted(first, 'round')
     : `${staleness.join(', ')} rounds, by stage`;

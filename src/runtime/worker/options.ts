@@ -14,6 +14,7 @@ import type { StagePort } from '../device/stage.ts';
 import type { StageOptions } from '../device/stage-graphs.ts';
 import type { WeightFiles } from '../device/weight-files.ts';
 import type { ModelMessage } from '../protocol/messages.ts';
+import type { ProcessLoad } from '../protocol/process-load.ts';
 import type { Model } from './model.ts';
 import type { PeerNetwork } from './peers.ts';
 
@@ -99,6 +100,8 @@ export interface ProcessMeters {
   eventLoopDelayP99Ms(): number;
   eventLoopDelayMaxMs(): number;
   residentBytes(): number;
+  /** What the process takes, since the last call. Absent: not known. */
+  load?(): ProcessLoad;
 }
 
 /** The meters of a process that nobody measures. */
