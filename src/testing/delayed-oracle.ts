@@ -47,25 +47,26 @@ export async function delayedOracle(
 ): Promise<Pick<Outcome, 'losses' | 'state'>> {
   const engine = createReferenceEngine();
   const losses: number[] = [];
-  /** By number of the part: its state after so many rounds. */
+  /** By number: versions with which parts begin. A part may begin with a version from before the part before it. */
+  const versions = new Map<number, RunState>([[parts[0]?.first ?? 0, run.subject.state]]);
   let state: RunState = run.subject.state;
   try {
     for (const [index, part] of parts.entries()) {
       const next = parts[index + 1];
+      state = defined(versions.get(part.first), `version ${part.first}`);
       const training = await DelayedTraining.create(engine, {
         ...delayedRun({ ...run, subject: { ...run.subject, state } }, part, endRound),
         ...more,
       });
       // A part may have recorded rounds beyond the version at which the next begins: they are computed again.
       const recordedEnd = next?.recorded ?? endRound;
-      const first = part.first;
-      let handedOver = first === next?.first ? state : undefined;
-      for (let round = first; round < Math.max(recordedEnd, next?.first ?? 0); round++) {
+      const later = new Set(parts.slice(index + 1).map(({ first }) => first));
+      for (let round = part.first; round < Math.max(recordedEnd, next?.first ?? 0); round++) {
         const { loss } = await training.next();
         if (round >= part.recorded && round < recordedEnd) losses.push(loss);
-        if (round + 1 === next?.first) handedOver = await training.state();
+        if (later.has(round + 1)) versions.set(round + 1, await training.state());
       }
-      state = next === undefined ? await training.state() : defined(handedOver, `version ${next.first}`);
+      state = await training.state();
       training.dispose();
     }
   } finally {

@@ -5,12 +5,13 @@
 //   their new owners, nobody lets go of anything ─▶ all have what they need: the layout stands, training goes on from
 //   that round
 //
-// Another loss on the way starts it again from the same holders. Without a holder for some layer, everything comes from
-// the last checkpoint.
+// Another loss on the way starts it again from the same holders. Without a holder for some layer, or where rounds
+// overlap and all holders are behind it, everything comes from the last checkpoint.
 
 import { assert } from '../../assert.ts';
 import type { Plan } from '../../cluster/cluster.ts';
 import { moves } from '../../planner/replan/moves.ts';
+import { scheduleOf } from '../../schedule/schedules.ts';
 import type { Change } from '../protocol/layout-change.ts';
 import { type Holding, holdersAt, holdingsOf, lastCompleteRound } from './holdings.ts';
 import { startAll } from './joiners.ts';
@@ -166,7 +167,7 @@ export function relayout(config: MachineConfig, state: MachineState, plan: Plan)
   }
   const layerCount = plan.stages.at(-1)?.layers[1] ?? 0;
   const held = heldNow(state).filter(({ device }) => present.has(device));
-  const found = lastCompleteRound(held, layerCount);
+  const found = roundOfDevices(state, plan, lastCompleteRound(held, layerCount));
   const isConstant = config.isStateConstant === true;
   const round = isConstant ? state.round : (found ?? state.checkpointRound ?? config.firstRound);
   // What nobody holds comes from the checkpoint of that round, or from wherever it came that never changes.
@@ -196,6 +197,18 @@ export function relayout(config: MachineConfig, state: MachineState, plan: Plan)
   }
   effects.push({ kind: 'deploy', plan, epoch: next.epoch, round, moves: travels, members });
   return [next, effects];
+}
+
+/**
+ * The round that devices return to; undefined: to the checkpoint. Where rounds overlap, what comes after a restart
+ * depends on where it was: behind its checkpoint a run would take another course, and that checkpoint be none of it.
+ */
+function roundOfDevices(
+  { checkpointRound = 0 }: MachineState,
+  plan: Plan,
+  held: number | undefined,
+): number | undefined {
+  return scheduleOf(plan.schedule).isStream && held !== undefined && held < checkpointRound ? undefined : held;
 }
 
 /**

@@ -2,7 +2,8 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Plan } from '../../cluster/cluster.ts';
 import { config, Drive, gathered, plan, result } from '../../testing/machine-drive.ts';
-import type { MachineInput } from './machine-types.ts';
+import { relayout } from './changes.ts';
+import type { MachineInput, MachineState } from './machine-types.ts';
 
 test('a whole run: every step waits for all, rounds commit in order, checkpoints fall on their rounds', () => {
   const drive = gathered(new Drive(config));
@@ -221,6 +222,26 @@ test('without a copy everything comes from the last checkpoint; a loss on the wa
     drive.log.filter((line) => /^(repeated|finish)/.test(line)),
     ['repeated 2', 'finish 5'],
   );
+});
+
+test('where rounds overlap, nobody returns behind the checkpoint; where they do not, a copy before it is nearer', () => {
+  const state: MachineState = {
+    ...new Drive(config).state,
+    ...{ phase: 'planning', round: 5, recordedRound: 5, checkpointRound: 4 },
+    members: ['a', 'b'].map((name) => ({ name, listenUrl: '' })),
+    holdings: [
+      { device: 'a', layers: [0, 2], round: 0 },
+      { device: 'b', layers: [2, 3], round: 0 },
+    ],
+    change: { cause: 'c left', lost: ['c'] },
+  };
+  const returned = (schedule: Plan['schedule']): readonly unknown[] => {
+    const [{ round }, effects] = relayout(config, state, { ...twoStages(['a'], ['b']), schedule });
+    return [round, ...effects.flatMap((effect) => (effect.kind === 'changing' ? [effect.source] : []))];
+  };
+  assert.deepEqual(returned('async'), [4, 'checkpoint']);
+  assert.deepEqual(returned('forward-gradient'), [4, 'checkpoint']);
+  assert.deepEqual(returned('1f1b'), [0, 'devices']);
 });
 
 test('the last device that leaves ends the run with one sentence', () => {

@@ -72,6 +72,19 @@ test('six rounds are three, a checkpoint, and three more: the very same bits, he
   }
 });
 
+test('a run by forward gradients whose rounds do not overlap goes on with the very same bits', {
+  timeout,
+}, async () => {
+  const forwardGradient = { tangentCount: 2, kind: 'gaussian', scales: {}, roundsPerEpoch: 4 } as const;
+  const training = { forwardGradient, optimizer: { ...sgd, kind: 'adam' } } as const;
+  const tangents = (from?: RunState): MemoryRun => {
+    const run = runOf(batchNormNet(), { ...straight, schedule: 'forward-gradient' }, training, from);
+    return { ...run, plan: { ...defined(run.plan, 'a plan'), staleness: [0, 0], tangentCount: 2 } };
+  };
+  const whole = await runCluster(tangents());
+  checkGoesOn(whole, await runCluster(tangents(defined(whole.checkpoints.get(3), 'the checkpoint'))), 0);
+});
+
 test('a run goes on with another plan, and as one device, within the rounding of sums', { timeout }, async () => {
   const net = transformerNet();
   for (const training of optimizers) {
