@@ -21,6 +21,7 @@ import { makeRunFolder } from './new-folder.ts';
 import { interruptedExitCode, type Output } from './output.ts';
 import { keepResults, writeReport } from './results/keep-results.ts';
 import { printClasses } from './results/print-classes.ts';
+import { openBoard } from './results/tensorboard.ts';
 import type { TestResults } from './results/test-results.ts';
 import { settingsDocument } from './settings.ts';
 import { command, counted, duration, type Terminal } from './terminal.ts';
@@ -83,12 +84,14 @@ export async function runIn(
   const stopping = new AbortController();
   if (!output.isJson) describeRun(run, output.terminal);
   const recorder = recordRun(folder);
+  const board = run.settings.tensorboard ? await openBoard(folder.path) : undefined;
   let roundCount = 0;
   let checkpointRound = run.machine.firstRound;
   const observe = (event: RunEvent): void => {
     if (event.kind === 'round') roundCount++;
     if (event.kind === 'checkpoint') checkpointRound = event.round;
     recorder.observe(event);
+    board?.observe(event);
     output.observe(event);
     window?.observe(event);
   };
@@ -99,6 +102,7 @@ export async function runIn(
     : undefined;
   const leave = async (): Promise<void> => {
     await ownServer?.close('the run is over');
+    await board?.close();
     await recorder.finish();
     if (roundCount === 0) await place.discard?.();
   };

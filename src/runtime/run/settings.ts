@@ -34,6 +34,8 @@ export interface TrainSettings extends DataSettings {
   readonly keepBest?: BestMetric;
   /** Training ends after so many tests without a better one. */
   readonly patience?: number;
+  /** Metrics are written as TensorBoard reads them, too. */
+  readonly tensorboard: boolean;
   readonly batch: number;
   /** The samples that do not fill a last batch of an epoch are left out of it. */
   readonly dropLast: boolean;
