@@ -4,6 +4,7 @@
 
 import { type Command, Option } from 'commander';
 import { z } from 'zod';
+import { deviceChoices } from '../engine/engine.ts';
 import { InputError } from '../errors.ts';
 import { runningVariances } from '../graph/graph.ts';
 import { compressModes } from '../planner/compress.ts';
@@ -11,6 +12,7 @@ import { thoroughnesses } from '../runtime/protocol/profile-points.ts';
 import { autoSchedule, type TrainSettings } from '../runtime/run/settings.ts';
 import { scheduleNames } from '../schedule/schedules.ts';
 import { isNumberLoss, lossKinds } from '../training/losses.ts';
+import { adapterRows } from './adapter-setting-rows.ts';
 import { checkStrict } from './check-strict.ts';
 import { dataRows } from './data-setting-rows.ts';
 import { checkMode, modeSettings } from './mode-settings.ts';
@@ -119,6 +121,7 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     default: [],
     isList: true,
   },
+  ...adapterRows,
   profile: {
     argument: 'NAME',
     description: 'how the model is measured at the start: quick (seconds; rounds correct it) | full (minutes)',
@@ -198,6 +201,12 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     description: 'onnxruntime | reference',
     schema: z.enum(['onnxruntime', 'reference']),
     default: 'onnxruntime',
+  },
+  device: {
+    argument: 'NAME',
+    description: 'what local workers compute on: cpu | gpu (through WebGPU) | auto (what is faster)',
+    schema: z.enum(deviceChoices),
+    default: 'cpu',
   },
   threads: { argument: 'N', description: 'compute threads of each device', schema: whole, default: 1 },
   replicateBatchNorm: {

@@ -44,9 +44,23 @@ export interface LayerProfile {
   /** Per sample, kept for the backward pass. */
   readonly savedBytes: number;
   /**
+   * Per sample, what the layer's pass has at once, of which a stage needs the most of any of its layers: of passes that
+   * keep nothing (planner/forward-gradient.ts). Extension to the contract; absent means 0.
+   */
+  readonly workingBytes?: number;
+  /**
    * What the runtime keeps for the layer besides eq. 3, whatever the share. Extension to the contract; absent means 0.
    */
   readonly runtimeBytes?: number;
+  /**
+   * Of runtimeBytes, what there is once more for each round beyond the first whose passes are under way (filters in the
+   * kernels' order). Extension to the contract; absent means 0.
+   */
+  readonly filterBytes?: number;
+  /**
+   * Weights that a correction of staleness predicts for each version. Extension to the contract; absent means 0.
+   */
+  readonly predictedBytes?: number;
   /** Forward, per sample. */
   readonly flops: number;
   /**

@@ -11,6 +11,10 @@ import type { Graph, ValueInfo } from '../graph/graph.ts';
 import type { Tensor, ValueType } from '../graph/tensor.ts';
 import type { Noise } from '../noise.ts';
 
+/** What a device computes on: its processor, its graphics chip, or what is faster. */
+export const deviceChoices = ['cpu', 'gpu', 'auto'] as const;
+export type DeviceChoice = (typeof deviceChoices)[number];
+
 /** A value that lives in the engine (perhaps not computed yet). Opaque; released by its owner. */
 export interface Value extends ValueType {
   readonly handle: number;
@@ -52,6 +56,8 @@ export interface Translation {
   readonly modelOutputs: readonly ValueInfo[];
   /** An ONNX file. */
   readonly model: Uint8Array;
+  /** The folder of the files with weights to which `model` refers, if it does. */
+  readonly weightFolder?: string | undefined;
   /** Whether the engine's own optimizations find something in it. */
   readonly isOptimizable: boolean;
   /** Whether a run can write the outputs into buffers that it is given. */
@@ -64,6 +70,8 @@ export interface TranslationTarget {
   readonly blockSize: number | undefined;
   /** Whether the engine can be made to write outputs into buffers that it is given. */
   readonly writesInPlace: boolean;
+  /** Whether the engine reads weights from files by itself. */
+  readonly readsFiles: boolean;
 }
 
 /** What executes graphs. */

@@ -4,12 +4,13 @@
 import { setPriority } from 'node:os';
 import { parentPort, workerData } from 'node:worker_threads';
 import { assert, defined, unreachable } from '../../assert.ts';
-import { movable } from '../buffers.ts';
-import type { Engine, Executable, Value } from '../engine.ts';
+import { discard, movable } from '../buffers.ts';
+import type { Engine, Executable, Translation, Value } from '../engine.ts';
 import { createReferenceEngine } from '../reference.ts';
 import { type Reply, type Request, sharedNow, type ThreadOptions, toFailure } from './compute-thread-messages.ts';
 import { openThreadClock } from './host-linux.ts';
 import { createOnnxRuntimeHereEngine } from './onnxruntime-here.ts';
+import { discardGraph, type PackedGraph, unpackGraph } from './packed-graph.ts';
 import { createWorkClock } from './work-clock.ts';
 
 /**
@@ -21,9 +22,14 @@ const [computePriority, courteousPriority] = [5, 19] as const;
 const port = defined(parentPort, 'the parent of the compute thread');
 
 async function createEngine(options: ThreadOptions): Promise<Engine> {
-  const { engine, threadCount, maxCpu, isCourteous } = options;
+  const { engine, device, threadCount, maxCpu, isCourteous } = options;
   if (engine === 'onnxruntime')
-    return createOnnxRuntimeHereEngine({ threadCount, pacing: { maxCpu, isCourteous }, now: createWorkClock(options) });
+    return createOnnxRuntimeHereEngine({
+      ...{ device, threadCount, pacing: { maxCpu, isCourteous } },
+      onDetour: (kernel, fault) => send({ id: -1, busyMs: 0, detour: `${kernel} (${fault})` }),
+      // What a GPU does takes no processor time.
+      ...(device === 'cpu' ? { now: createWorkClock(options) } : {}),
+    });
   if (engine === 'reference') return createReferenceEngine();
   const module: unknown = await import(engine.module);
   return (module as { createEngine(options: { threadCount: number }): Promise<Engine> }).createEngine({ threadCount });
@@ -70,13 +76,13 @@ function answerTo(
 ): Promise<Pick<Reply, 'tensor' | 'translation' | 'atMs'>> {
   switch (request.kind) {
     case 'compile':
-      return engine.compile(request.source).then((executable) => {
+      return compile(engine, request.source).then((executable) => {
         executables.set(request.executable, executable);
         return {};
       });
     case 'translate': {
       const translate = defined(engine.translate, 'an engine that translates');
-      return translate(request.graph).then((translation) => ({ translation }));
+      return translate(unpackGraph(request.graph)).then((translation) => ({ translation }));
     }
     case 'download':
       return engine.download(known(values, request.handle)).then((tensor) => ({ tensor }));
@@ -91,6 +97,18 @@ function answerTo(
     default:
       return unreachable(request);
   }
+}
+
+/** Compiles what belongs to this thread: of weights there are no more copies at a time than it takes. */
+async function compile(engine: Engine, source: PackedGraph | Translation): Promise<Executable> {
+  if ('model' in source) return engine.compile(source);
+  const graph = unpackGraph(source);
+  if (engine.translate === undefined) return engine.compile(graph);
+  const translation = await engine.translate(graph);
+  discardGraph(source);
+  const executable = await engine.compile(translation);
+  discard(translation.model);
+  return executable;
 }
 
 /** Carries out a request that has no reply. */

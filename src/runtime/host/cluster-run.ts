@@ -60,8 +60,8 @@ export async function runCluster(
       : watchDrainRequests(cluster.runFolder, (device) => coordinator.drain(device));
   let workers: LocalWorkers | undefined;
   try {
-    const { localCount: count, threads, engine, localWorkers } = cluster;
-    workers = localWorkers ?? startLocalWorkers({ count, threads, engine });
+    const { localCount: count, threads, engine, device, localWorkers } = cluster;
+    workers = localWorkers ?? startLocalWorkers({ count, threads, engine, device });
     workers.join({
       url: server.urlAt(dialledAt(server.host)),
       joinCode,

@@ -1,7 +1,7 @@
 // Tests a trained model on data it was not trained on: in inference mode, on the engine.
 
 import { defined } from '../../assert.ts';
-import type { Engine, Executable } from '../../engine/engine.ts';
+import type { DeviceChoice, Engine, Executable } from '../../engine/engine.ts';
 import type { Graph } from '../../graph/graph.ts';
 import { type LayerSequence, layers } from '../../graph/layers.ts';
 import { inferenceMode } from '../../graph/onnx/modes.ts';
@@ -43,8 +43,23 @@ const batchSize = 100;
 /** Makes an engine in this process, with this many compute threads. */
 export type EngineFactory = (options: {
   readonly engine: EvaluateOptions['engine'];
+  /** Default 'cpu'. */
+  readonly device?: DeviceChoice;
   readonly threadCount: number;
 }) => Promise<Engine>;
+
+/** The engine of a run in this process. */
+export function engineOf({
+  engine,
+  device,
+  threads,
+}: {
+  readonly engine: EvaluateOptions['engine'];
+  readonly device: DeviceChoice;
+  readonly threads: number;
+}): Parameters<EngineFactory>[0] {
+  return { engine, device, threadCount: threads };
+}
 
 /**
  * Runs a model in inference mode over a data set. Every sample counts once, in the last, smaller batch too. Throws

@@ -5,6 +5,7 @@
 import type { Clock } from '../../clock.ts';
 import type { Plan } from '../../cluster/cluster.ts';
 import { bytesInMiB } from '../../cluster/memory.ts';
+import type { DeviceChoice } from '../../engine/engine.ts';
 import { RunError } from '../../errors.ts';
 import type { LayerSequence } from '../../graph/layers.ts';
 import { wishOf } from '../../schedule/staleness.ts';
@@ -19,9 +20,9 @@ import { comparableMiB } from '../device/memory-need.ts';
 import type { Observer, RunEvent } from '../protocol/events.ts';
 import { NotFinite } from '../protocol/not-finite.ts';
 import { batchAt } from '../protocol/round-batch.ts';
-import type { RunState } from '../protocol/run-state.ts';
+import { type RunState, trainedParameters, withFrozen } from '../protocol/run-state.ts';
 import { BatchesAhead } from './batches-ahead.ts';
-import type { EngineFactory, Evaluation } from './evaluate.ts';
+import { type EngineFactory, type Evaluation, engineOf } from './evaluate.ts';
 import { explainNotFinite } from './first-not-finite.ts';
 import { trainHere } from './local.ts';
 import { localPlan } from './local-plan.ts';
@@ -60,6 +61,8 @@ export interface ClusterOptions {
   /** Compute threads of each of them. */
   readonly threads: number;
   readonly engine: 'onnxruntime' | 'reference';
+  /** What they compute on. Default: 'cpu'. */
+  readonly device?: DeviceChoice;
   /** These processes, if they have been started already. */
   readonly localWorkers?: LocalWorkers;
   /** Where `asteroid drain` leaves its requests. */
@@ -215,10 +218,10 @@ class TrainingSession {
     const { settings } = this.#prepared;
     const { clock, stageStore } = this.#environment;
     const { signal } = this.#end;
-    const microBatch = this.#sequence.fixedBatch ?? settings.microBatch ?? settings.batch;
+    const microBatch = this.#sequence.fixedBatch ?? settings.microBatch;
     const plan = localPlan(this.#sequence.layers.length, settings.batch, microBatch, this.#prepared.subject.training);
     this.#plan = plan;
-    const engine = await this.#host.createEngine({ engine: settings.engine, threadCount: settings.threads });
+    const engine = await this.#host.createEngine(engineOf(settings));
     if (engine.warning !== undefined) this.#observe({ kind: 'warning', message: engine.warning });
     try {
       return await trainHere(this.#prepared.subject, hooks, this.#prepared.machine, plan, {
@@ -238,7 +241,7 @@ class TrainingSession {
     const { clock, localWorkers } = this.#environment;
     const { signal } = this.#end;
     const given = this.#prepared.plan;
-    if (given !== undefined) this.#plan = this.#planner.used(given, 0);
+    if (given !== undefined) this.#plan = this.#planner.usedAsGiven(given);
     const planner = this.#planner;
     return this.#host.runCluster(
       {
@@ -251,7 +254,7 @@ class TrainingSession {
           return plan;
         },
         planAgain: (profile, cluster, wish) => planner.again(profile, cluster, wish),
-        mayRecompute: planner.mayRecompute,
+        ...planner.memoryWishes,
         recovery: recoveryOf(settings),
         staleness: this.#plan?.staleness === undefined ? settings : wishOf(this.#plan),
         ...(this.#plan === undefined ? {} : { givenPlan: this.#plan }),
@@ -267,6 +270,7 @@ class TrainingSession {
         localCount: settings.workers,
         threads: settings.threads,
         engine: settings.engine,
+        device: settings.device,
         ...(localWorkers === undefined ? {} : { localWorkers }),
         clock,
         signal,
@@ -344,7 +348,7 @@ class TrainingSession {
   }
 
   async #checkpoint(round: number, state: RunState): Promise<boolean> {
-    [this.#state, this.#stateRound] = [state, round];
+    [this.#state, this.#stateRound] = [withFrozen(state, this.#prepared.subject.state), round];
     const isSafe = await this.#save(round, state);
     const { evaluateEvery, endRound } = this.#prepared.machine;
     const isTested =
@@ -360,7 +364,7 @@ class TrainingSession {
 
   /** A checkpoint that the disk refuses is a warning; training goes on, and the one before stays the last. */
   async #save(round: number, state: RunState): Promise<boolean> {
-    const { settings, model } = this.#prepared;
+    const { settings, model, subject } = this.#prepared;
     const folder = this.#folder;
     if (folder === undefined) return false;
     try {
@@ -368,7 +372,7 @@ class TrainingSession {
         folder.checkpointsPath,
         {
           round,
-          parameters: state.parameter,
+          parameters: trainedParameters(state, subject.training.frozen),
           buffers: state.buffer,
           optimizerState: state.optimizer,
           state: { model: model.name, batch: settings.batch, seed: settings.seed, optimizer: settings.optimizer },
@@ -388,9 +392,9 @@ class TrainingSession {
   }
 
   #trainedModel(): Uint8Array {
-    const { model, train, settings } = this.#prepared;
+    const { model, train, settings, subject } = this.#prepared;
     const { preparation, classNames } = train;
-    const entries = useEntries({ loss: settings.loss, preparation, classNames });
-    return model.write(new Map([...this.#state.parameter, ...this.#state.buffer]), entries);
+    const values = [...trainedParameters(this.#state, subject.training.frozen), ...this.#state.buffer];
+    return model.write(new Map(values), useEntries({ loss: settings.loss, preparation, classNames }));
   }
 }

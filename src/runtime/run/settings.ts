@@ -1,6 +1,7 @@
 // The settings of a training run, as the library takes them; the command line makes them from flags and a config file
 // (cli/settings.ts).
 
+import type { DeviceChoice } from '../../engine/engine.ts';
 import type { RunningVariance } from '../../graph/graph.ts';
 import type { NoiseKind } from '../../noise.ts';
 import type { CompressMode } from '../../planner/compress.ts';
@@ -59,6 +60,12 @@ export interface TrainSettings extends DataSettings {
   readonly ignoreLabel?: number;
   readonly freeze: readonly string[];
   readonly freezeAllBut: readonly string[];
+  /** Adapters, `PATTERN:rank=8,alpha=16,dropout=0.05` each; what they are beside is frozen. */
+  readonly lora: readonly string[];
+  /** The folder of an adapter of PEFT's, from which training goes on. */
+  readonly adapter?: string;
+  /** Of a run with adapters: weights that are trained whole. */
+  readonly modulesToSave: readonly string[];
   /** How thoroughly devices measure the model before the first round. */
   readonly profile: Thoroughness;
   /** Patterns of tensors that are trained although the file does not show that they are parameters. */
@@ -104,6 +111,8 @@ export interface TrainSettings extends DataSettings {
   readonly shuffle: boolean;
   readonly checkpointEvery?: number;
   readonly engine: 'onnxruntime' | 'reference';
+  /** What local workers compute on. */
+  readonly device: DeviceChoice;
   readonly threads: number;
   readonly replicateBatchNorm: boolean;
   /** Absent: as the model's producer has it. */
