@@ -5,8 +5,10 @@ import { bestMetrics } from '../runtime/run/best-metric.ts';
 import type { TrainSettings } from '../runtime/run/settings.ts';
 import { type Setting, toggle, whole, wholeOrZero } from './setting-values.ts';
 
+type TestSetting = keyof Pick<TrainSettings, 'evalEvery' | 'keepBest' | 'patience' | 'tensorboard'>;
+
 /** The rows, by name. */
-export const testRows: Readonly<Record<keyof Pick<TrainSettings, 'evalEvery' | 'keepBest' | 'patience' | 'tensorboard'>, Setting>> = {
+export const testRows: Readonly<Record<TestSetting, Setting>> = {
   evalEvery: {
     argument: 'N',
     description: 'updates between tests; 0 tests at the end only (default: one epoch, or more for at most 20 tests)',

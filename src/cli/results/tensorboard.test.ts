@@ -51,7 +51,11 @@ test('a run of two rounds and a test is a file with a version and three events',
   }
   assert.equal(texts.length, 4);
   assert.ok(texts[0]?.includes('brain.Event:2'));
-  for (const [index, tag] of [[1, 'loss/train'], [2, 'learning_rate'], [3, 'accuracy/test']] as const)
+  for (const [index, tag] of [
+    [1, 'loss/train'],
+    [2, 'learning_rate'],
+    [3, 'accuracy/test'],
+  ] as const)
     assert.ok(texts[index]?.includes(tag), tag);
   assert.ok(!texts[1]?.includes('accuracy'), 'no accuracy where there is none');
 });
