@@ -36,12 +36,13 @@ export function lineOf(event: RunEvent): readonly [label: string, text: string] 
   }
 }
 
-function streamText({ round, staleness }: Event<'stream'>): string {
+function streamText({ round, staleness, correction }: Event<'stream'>): string {
   const [first = 0] = staleness;
   const behind = staleness.every((own) => own === first)
     ? counted(first, 'round')
     : `${staleness.join(', ')} rounds, by stage`;
-  return `from round ${round} on rounds overlap, with weights that lag behind by ${behind}`;
+  const remedy = correction === undefined ? '' : `; --staleness-correction ${correction} makes up for it`;
+  return `from round ${round} on rounds overlap, with weights that lag behind by ${behind}${remedy}`;
 }
 
 function relayedText({ between: [one, other] }: Event<'relayed'>): string {

@@ -74,7 +74,7 @@ async function runDelayed(
       microBatchSize: plan.microBatchSize,
       stages: plan.stages.map(({ layers }, stage) => ({ layers, staleness: defined(staleness[stage], 'staleness') })),
       aggregateEvery: settings.aggregate,
-      correction: settings.stalenessCorrection,
+      correction: subject.training.stalenessCorrection ?? 'none',
       signal,
     });
     return { ...result, stopped: signal.aborted };
