@@ -6,7 +6,7 @@
 // command runs need not be compiled first.
 
 import { execFileSync } from 'node:child_process';
-import { copyFileSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { copyFileSync, mkdtempSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { basename, dirname, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -81,6 +81,24 @@ await build({
   plugins: [places('scriptUrl', 'importHere')],
 });
 copyFileSync(at('tools/command-line.cjs'), at('dist/bundle/command-line.cjs'));
+
+// The page of the window: everything that it needs, for a browser that reaches nobody but the run.
+await build({
+  bundle: true,
+  minify: true,
+  platform: 'browser',
+  target: ['chrome109', 'firefox115', 'safari16.4'],
+  format: 'esm',
+  jsx: 'automatic',
+  jsxImportSource: 'preact',
+  legalComments: 'none',
+  entryPoints: [at('src/window/page/main.tsx'), at('src/window/page/page.css')],
+  entryNames: '[name]',
+  outdir: at('dist/window/page'),
+  logLevel: 'warning',
+});
+renameSync(at('dist/window/page/main.js'), at('dist/window/page/page.js'));
+for (const name of ['index.html', 'icon.svg']) copyFileSync(at(`src/window/page/${name}`), at(`dist/window/page/${name}`));
 
 // The cache holds what was compiled by the time it is made: the start of all commands, and planning; for commands that
 // compute, what makes graphs of layers too, where there is an engine.

@@ -98,6 +98,7 @@ const names = [
   'what-if',
   'infer',
   'serve',
+  'report',
   'curve',
   'drain',
   'eval',

@@ -1,5 +1,6 @@
 // Values of flags that several commands share. A wrong one is an InputError that names the flag and the value.
 
+import { type DeviceChoice, deviceChoices } from '../engine/engine.ts';
 import { InputError } from '../errors.ts';
 
 /** A flag that must be a whole number of at least 1. */
@@ -14,6 +15,13 @@ export function positive(flag: string, text: string): number {
 export function engineName(text: string): 'onnxruntime' | 'reference' {
   if (text === 'onnxruntime' || text === 'reference') return text;
   throw new InputError(`--engine ${text} must be one of onnxruntime, reference.`);
+}
+
+/** A flag that must name a device to compute on. */
+export function deviceName(text: string): DeviceChoice {
+  const found = deviceChoices.find((choice) => choice === text);
+  if (found === undefined) throw new InputError(`--device ${text} must be one of ${deviceChoices.join(', ')}.`);
+  return found;
 }
 
 /** Values of an option that may be given several times. */

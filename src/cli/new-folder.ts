@@ -24,6 +24,10 @@ const written = [
   'plan.json',
   'trace.json',
   'model.onnx',
+  'best.onnx',
+  'best.json',
+  'evaluation.json',
+  'report.html',
   'metrics.jsonl',
   'events.jsonl',
 ];

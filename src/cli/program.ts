@@ -22,6 +22,7 @@ const commands: Readonly<Record<string, () => Promise<AddCommand>>> = {
   'what-if': async () => (await import('./commands/what-if.ts')).addWhatIf,
   infer: async () => (await import('./commands/infer.ts')).addInfer,
   serve: async () => (await import('./commands/serve.ts')).addServe,
+  report: async () => (await import('./commands/report.ts')).addReport,
   curve: async () => (await import('./commands/curve.ts')).addCurve,
   drain: async () => (await import('./commands/drain.ts')).addDrain,
   eval: async () => (await import('./commands/eval.ts')).addEval,

@@ -4,8 +4,8 @@
 import type { Cluster, Plan } from '../cluster/cluster.ts';
 import { drawPlan } from '../cluster/draw.ts';
 import { processMiBOf } from '../cluster/memory.ts';
+import { lineOf, memoryLoweredText, recoveringText } from '../runtime/protocol/event-lines.ts';
 import type { Observer, RunEvent } from '../runtime/protocol/events.ts';
-import { lineOf } from './event-lines.ts';
 import { printModes } from './modes-table.ts';
 import { Progress } from './progress.ts';
 import { bandwidth, bar, command, counted, duration, grouped, labelWidth, memory, type Terminal } from './terminal.ts';
@@ -85,11 +85,11 @@ class HumanReport {
       case 'joined':
         return this.#joined(event);
       case 'memory-lowered':
-        return this.#memoryLowered(event);
+        return this.#section('Memory', this.#terminal.colors.yellow(memoryLoweredText(event)));
       case 'left':
         return this.#left(event.device, event.reason);
       case 'recovering':
-        return this.#recovering(event);
+        return this.#section('Change', recoveringText(event));
       case 'phase':
         return this.#phase(event.phase);
       case 'profile-progress':
@@ -156,33 +156,11 @@ class HumanReport {
     );
   }
 
-  #memoryLowered({ device, fromMiB, toMiB }: Event<'memory-lowered'>): void {
-    const consequence =
-      toMiB === 0
-        ? 'it gets no work in this run'
-        : `plans count on ${memory(toMiB)} of it from now on, instead of ${memory(fromMiB)}`;
-    this.#section(
-      'Memory',
-      this.#terminal.colors.yellow(`${device} was killed by its system for lack of memory: ${consequence}`),
-    );
-  }
-
   #left(device: string, reason: string): void {
     const { colors } = this.#terminal;
     const isUnused = this.#plan !== undefined && !this.#plan.stages.some(({ devices }) => devices.includes(device));
     if (isUnused) return this.#section('Unused', `${this.#name(device)}  ${colors.dim(reason)}`);
     this.#section('Lost', colors.red(`${device} left: ${reason}`));
-  }
-
-  #recovering({ cause, plan, round, repeatedRounds, source, movedMiB }: Event<'recovering'>): void {
-    const deviceCount = new Set(plan.stages.flatMap(({ devices }) => devices)).size;
-    const repeated =
-      repeatedRounds === 0
-        ? 'no round is lost'
-        : `${counted(repeatedRounds, 'round')} from ${round} on ${repeatedRounds === 1 ? 'is' : 'are'} computed again`;
-    const from = source === 'checkpoint' ? ', from the last checkpoint' : '';
-    const moved = movedMiB === 0 ? '' : `, ${memory(movedMiB)} of weights move`;
-    this.#section('Change', `${cause}: continuing with ${counted(deviceCount, 'device')}; ${repeated}${from}${moved}`);
   }
 
   #phase(phase: Event<'phase'>['phase']): void {

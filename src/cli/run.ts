@@ -15,11 +15,16 @@ import type { SessionResult } from '../runtime/run/session.ts';
 import type { TrainSettings } from '../runtime/run/settings.ts';
 import type { RunFolder } from '../storage/run-folder.ts';
 import { useEntries } from '../training/data/preparation.ts';
+import { serveAlone } from '../window/server/own-server.ts';
 import { describeRun } from './describe-run.ts';
 import { makeRunFolder } from './new-folder.ts';
 import { interruptedExitCode, type Output } from './output.ts';
+import { keepResults, writeReport } from './results/keep-results.ts';
+import { printClasses } from './results/print-classes.ts';
+import type { TestResults } from './results/test-results.ts';
 import { settingsDocument } from './settings.ts';
 import { command, counted, duration, type Terminal } from './terminal.ts';
+import { createRunWindow, type DashboardFlag, isDashboardWanted } from './window.ts';
 
 /** Where to train. */
 export interface Place {
@@ -39,15 +44,17 @@ export interface Surroundings {
   readonly output: Output;
   readonly signal: AbortSignal;
   readonly localWorkers: LocalWorkers | undefined;
+  /** Whether browsers may look on. */
+  readonly dashboard: DashboardFlag;
 }
 
 /** Starts the workers of a run, if it has any, and reads and runs it while they begin. */
 export async function withLocalWorkers<Result>(
-  { workers: count, threads, engine }: Pick<TrainSettings, 'workers' | 'threads' | 'engine'>,
+  { workers: count, threads, engine, device }: Pick<TrainSettings, 'workers' | 'threads' | 'engine' | 'device'>,
   run: (localWorkers: LocalWorkers | undefined) => Promise<Result>,
 ): Promise<Result> {
   if (count === 0) return run(undefined);
-  const localWorkers = startLocalWorkers({ count, threads, engine });
+  const localWorkers = startLocalWorkers({ count, threads, engine, device });
   try {
     return await run(localWorkers);
   } finally {
@@ -70,9 +77,10 @@ export async function runInNewFolder(
 export async function runIn(
   place: Place,
   run: PreparedRun,
-  { output, signal, localWorkers }: Surroundings,
+  { output, signal, localWorkers, dashboard }: Surroundings,
 ): Promise<FolderResult> {
   const { folder } = place;
+  const stopping = new AbortController();
   if (!output.isJson) describeRun(run, output.terminal);
   const recorder = recordRun(folder);
   let roundCount = 0;
@@ -82,13 +90,22 @@ export async function runIn(
     if (event.kind === 'checkpoint') checkpointRound = event.round;
     recorder.observe(event);
     output.observe(event);
+    window?.observe(event);
   };
+  const { settings } = run;
+  const hasWorkers = settings.workers + settings.remote > 0;
+  const window = isDashboardWanted(dashboard, output, hasWorkers)
+    ? await createRunWindow(run.model.name, output, { record: (event) => observe(event), stop: () => stopping.abort() })
+    : undefined;
   const leave = async (): Promise<void> => {
+    await ownServer?.close('the run is over');
     await recorder.finish();
     if (roundCount === 0) await place.discard?.();
   };
   let result: SessionResult;
+  let ownServer: Awaited<ReturnType<typeof serveAlone>> | undefined;
   try {
+    if (window !== undefined && !hasWorkers) ownServer = await serveAlone(window, { ...settings, clock: systemClock });
     await folder.write('config.yaml', toYaml(settingsDocument(run.settings)));
     await writeUse(folder, run);
     const onWarning = (message: string): void => observe({ kind: 'warning', message });
@@ -97,12 +114,13 @@ export async function runIn(
       {
         clock: systemClock,
         observe,
-        signal,
+        signal: AbortSignal.any([signal, stopping.signal]),
         stageStore: createStageFiles({ onWarning }),
         planStore: createPlanFiles(),
         localWorkers,
       },
       folder,
+      window,
     );
   } catch (error) {
     observe({ kind: 'failed', message: error instanceof Error ? error.message : String(error) });
@@ -110,13 +128,27 @@ export async function runIn(
     await leave().catch(() => {});
     throw error instanceof RunError && checkpointRound > 0 ? withResume(error, checkpointRound, folder.path) : error;
   }
-  await leave();
   const isKept = roundCount > 0 || place.discard === undefined;
-  const whole = { ...result, folder: isKept ? folder.path : undefined };
-  output.json(summary(whole));
-  if (!output.isJson) printSummary(whole, output.terminal);
+  const results = isKept ? await keepResults(folder, run, result) : undefined;
+  await leave();
+  return finish({ ...result, folder: isKept ? folder.path : undefined }, folder, results, output);
+}
+
+/** Writes the report, prints the summary and sets the exit code. */
+async function finish(
+  result: FolderResult,
+  folder: RunFolder,
+  results: TestResults | undefined,
+  output: Output,
+): Promise<FolderResult> {
+  if (result.folder !== undefined) await writeReport(folder, output);
+  output.json(summary(result, results));
+  if (!output.isJson) {
+    if (results !== undefined) printClasses(results, output.terminal);
+    printSummary(result, output.terminal);
+  }
   if (result.stopped) process.exitCode = interruptedExitCode;
-  return whole;
+  return result;
 }
 
 /** What the outputs of the trained model mean: the classes, one a line, and how samples were made. */
@@ -140,7 +172,11 @@ function withResume({ message }: RunError, checkpointRound: number, folder: stri
   );
 }
 
-function summary({ evaluation, rounds, losses, trainSeconds, stopped, folder }: FolderResult): Record<string, unknown> {
+function summary(
+  { evaluation, modelRound, rounds, losses, trainSeconds, stopped, folder }: FolderResult,
+  results: TestResults | undefined,
+): Record<string, unknown> {
+  const { classes, confusion, meanAbsoluteError, r2 } = results ?? {};
   return {
     event: 'done',
     stopped,
@@ -148,15 +184,21 @@ function summary({ evaluation, rounds, losses, trainSeconds, stopped, folder }: 
     finalLoss: losses.at(-1) ?? null,
     trainSeconds,
     runFolder: folder ?? null,
-    ...(evaluation === undefined ? {} : { testAccuracy: evaluation.accuracy, testLoss: evaluation.loss }),
+    ...(evaluation === undefined ? {} : { testAccuracy: evaluation.accuracy, testLoss: evaluation.loss, modelRound }),
+    ...(meanAbsoluteError === undefined ? {} : { meanAbsoluteError, r2 }),
+    ...(classes === undefined ? {} : { classes, ...(confusion === undefined ? {} : { confusion }) }),
   };
 }
 
-function printSummary({ rounds, losses, trainSeconds, stopped, folder }: FolderResult, terminal: Terminal): void {
+function printSummary(
+  { rounds, modelRound, losses, trainSeconds, stopped, folder }: FolderResult,
+  terminal: Terminal,
+): void {
   if (folder === undefined) return terminal.section('Stopped', 'before the first round; nothing was kept');
   const finalLoss = losses.at(-1);
   const loss = finalLoss === undefined ? '' : `, last loss ${finalLoss.toFixed(4)}`;
   terminal.section(stopped ? 'Stopped' : 'Done', `after ${counted(rounds, 'round')}, ${duration(trainSeconds)}${loss}`);
-  terminal.section('Folder', `${terminal.colors.bold(folder)}  (model.onnx, metrics.jsonl, checkpoints/, trace.json)`);
+  if (modelRound < rounds) terminal.section('Kept', `the best model, as it was after round ${modelRound}`);
+  terminal.section('Folder', `${terminal.colors.bold(folder)}  (model.onnx, report.html, metrics.jsonl, checkpoints/)`);
   if (stopped) terminal.section('Continue', command(`train --resume ${folder}`));
 }

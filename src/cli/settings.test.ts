@@ -59,6 +59,7 @@ test('defaults', () => {
     tangent: 'rademacher',
     tangentScale: [],
     engine: 'onnxruntime',
+    device: 'cpu',
     threads: 1,
     replicateBatchNorm: false,
     strict: false,

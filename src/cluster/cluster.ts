@@ -47,6 +47,15 @@ export interface LayerProfile {
    * What the runtime keeps for the layer besides eq. 3, whatever the share. Extension to the contract; absent means 0.
    */
   readonly runtimeBytes?: number;
+  /**
+   * Of runtimeBytes, what there is once more for each round beyond the first whose passes are under way (filters in the
+   * kernels' order). Extension to the contract; absent means 0.
+   */
+  readonly filterBytes?: number;
+  /**
+   * Weights that a correction of staleness predicts for each version. Extension to the contract; absent means 0.
+   */
+  readonly predictedBytes?: number;
   /** Forward, per sample. */
   readonly flops: number;
   /**

@@ -59,17 +59,63 @@ export function stageMemoryBytes(demand: StageDemand, samples: number): number {
   );
 }
 
-/** The demand of layers [first, end), with what depends on how they run. One object shape, for planners ask a lot. */
-export function demandOf(
+/** How a stage's rounds overlap. */
+export interface Overlap {
+  /** Rounds by which the first forward of a tick is ahead of the tick's backward: in this stage, and in the first. */
+  readonly own: number;
+  readonly most: number;
+}
+
+/** Rounds that follow each other. */
+const noOverlap: Overlap = { own: 0, most: 0 };
+
+/**
+ * Updates of a stage that may stand before they have committed, where rounds overlap: as many as the first stage's
+ * backward passes come later, and one for the way to the coordinator and back.
+ */
+export function uncommittedUpdates({ own, most }: Overlap): number {
+  return most - own + 1;
+}
+
+/**
+ * What the runtime keeps of a stage because its rounds overlap, beyond eq. 3 with its versions, and beyond what it
+ * keeps of any stage (one state before the live one, and three copies that the ring of a group needs): the states,
+ * optimizer state included, that a loss would return to; weights that are predicted, in place of which older ones need
+ * not stay; filters of the versions that passes under way read.
+ */
+function overlapBytes(
   sums: LayerSums,
   [first, end]: readonly [number, number],
-  run: Pick<StageDemand, 'savedBytes' | 'leastSavedBytes' | 'inFlight' | 'staleness' | 'optimizerState'>,
-): StageDemand {
+  { overlap, staleness, optimizerState }: { overlap: Overlap; staleness: number; optimizerState: OptimizerState },
+): number {
+  const predictedBytes = sums.predictedBytes(first, end);
+  const updates = uncommittedUpdates(overlap);
+  const versions = Math.max(updates, predictedBytes > 0 ? 0 : staleness);
+  const copies = versions - staleness - 1 + (updates - 1) * optimizerState;
+  return (
+    Math.max(0, copies) * sums.weightBytes(first, end) +
+    (staleness + 1) * predictedBytes +
+    overlap.own * sums.filterBytes(first, end)
+  );
+}
+
+/** What of a stage's demand depends on how it runs. */
+type Running = Pick<StageDemand, 'savedBytes' | 'leastSavedBytes' | 'inFlight' | 'staleness' | 'optimizerState'> & {
+  /** Default: rounds follow each other. */
+  readonly overlap?: Overlap;
+};
+
+/** The demand of layers [first, end), with what depends on how they run. One object shape, for planners ask a lot. */
+export function demandOf(sums: LayerSums, [first, end]: readonly [number, number], run: Running): StageDemand {
   const { savedBytes, leastSavedBytes = savedBytes, inFlight, staleness = 0, optimizerState } = run;
+  const { overlap = noOverlap } = run;
+  const runtimeBytes = sums.runtimeBytes(first, end);
+  const isOverlapping = runtimeBytes > 0 && overlap.most > 0;
   return {
     weightBytes: sums.weightBytes(first, end),
     frozenBytes: sums.frozenBytes(first, end),
-    runtimeBytes: sums.runtimeBytes(first, end),
+    runtimeBytes:
+      runtimeBytes + (isOverlapping ? overlapBytes(sums, [first, end], { overlap, staleness, optimizerState }) : 0),
     savedBytes,
     leastSavedBytes,
     inFlight,
@@ -86,6 +132,10 @@ export interface LayerSums {
   frozenBytes(first: number, end: number): number;
   /** What the runtime keeps besides eq. 3. */
   runtimeBytes(first: number, end: number): number;
+  /** Of these, what there is once more for each further round under way. */
+  filterBytes(first: number, end: number): number;
+  /** Weights that are predicted for each version. */
+  predictedBytes(first: number, end: number): number;
   /** Per sample. */
   savedBytes(first: number, end: number): number;
   /** Layers whose result depends on the whole batch. */
@@ -97,12 +147,16 @@ export function layerSums(profile: Profile): LayerSums {
   const weights = prefixSums(profile.layers.map(({ weightBytes, frozenBytes = 0 }) => weightBytes - frozenBytes));
   const frozen = prefixSums(profile.layers.map(({ frozenBytes = 0 }) => frozenBytes));
   const buffers = prefixSums(profile.layers.map(({ runtimeBytes = 0 }) => runtimeBytes));
+  const filters = prefixSums(profile.layers.map(({ filterBytes = 0 }) => filterBytes));
+  const predicted = prefixSums(profile.layers.map(({ predictedBytes = 0 }) => predictedBytes));
   const saved = prefixSums(profile.layers.map((layer) => layer.savedBytes));
   const dependent = prefixSums(profile.layers.map((layer) => (layer.batchDependent === true ? 1 : 0)));
   return {
     weightBytes: (first, end) => rangeOf(weights, first, end),
     frozenBytes: (first, end) => rangeOf(frozen, first, end),
     runtimeBytes: (first, end) => rangeOf(buffers, first, end),
+    filterBytes: (first, end) => rangeOf(filters, first, end),
+    predictedBytes: (first, end) => rangeOf(predicted, first, end),
     savedBytes: (first, end) => rangeOf(saved, first, end),
     batchDependentCount: (first, end) => rangeOf(dependent, first, end),
   };

@@ -36,6 +36,8 @@ export function layerSchema({ text, amount }: Limits): z.ZodType<LayerProfile> {
       frozenBytes: amount('bytes of weights that are not trained').exactOptional(),
       savedBytes: amount('bytes a sample kept for the backward pass'),
       runtimeBytes: amount('bytes that the runtime keeps beside these').exactOptional(),
+      filterBytes: amount('bytes of these, for each round under way').exactOptional(),
+      predictedBytes: amount('bytes of weights that are predicted for each version').exactOptional(),
       flops: amount('operations a sample'),
       recomputed: z
         .object(

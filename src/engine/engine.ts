@@ -11,6 +11,10 @@ import type { Graph, ValueInfo } from '../graph/graph.ts';
 import type { Tensor, ValueType } from '../graph/tensor.ts';
 import type { Noise } from '../noise.ts';
 
+/** What a device computes on: its processor, its graphics chip, or what is faster. */
+export const deviceChoices = ['cpu', 'gpu', 'auto'] as const;
+export type DeviceChoice = (typeof deviceChoices)[number];
+
 /** A value that lives in the engine (perhaps not computed yet). Opaque; released by its owner. */
 export interface Value extends ValueType {
   readonly handle: number;

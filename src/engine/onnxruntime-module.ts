@@ -7,6 +7,10 @@ export interface RuntimeTensor {
   readonly type: string;
   readonly dims: readonly number[];
   readonly data: unknown;
+  /** Where the elements are: 'cpu' (then `data` has them), 'gpu-buffer', … */
+  readonly location?: string;
+  /** Frees a tensor that is elsewhere than in this process's memory. */
+  dispose?(): void;
 }
 
 /** ONNX Runtime's session, as far as it is used here. */

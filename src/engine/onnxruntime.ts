@@ -19,12 +19,13 @@ import { InputError, RunError } from '../errors.ts';
 import { Emitter } from '../graph/emitter.ts';
 import type { Graph } from '../graph/graph.ts';
 import { exportGraph } from '../graph/onnx/export.ts';
-import type { ElementArray, ElementType, Tensor, ValueType } from '../graph/tensor.ts';
-import { byteLength, tensorBytes, viewBytes } from '../graph/tensor.ts';
+import type { ValueType } from '../graph/tensor.ts';
+import { byteLength, viewBytes } from '../graph/tensor.ts';
 import { blockedDomain } from '../lowering/layouts.ts';
 import type { Engine, Translation, TranslationTarget } from './engine.ts';
 import { fasterKernel } from './faster-kernel.ts';
 import type { OnnxRuntime, RuntimeSession, RuntimeTensor } from './onnxruntime-module.ts';
+import { fromRuntime, messageOf, toRuntime } from './onnxruntime-tensors.ts';
 import { type InPlace, probeInPlace } from './outputs-in-place.ts';
 import { createQueuedEngine, type Kernel } from './queued.ts';
 import { translateGraph } from './translate.ts';
@@ -175,7 +176,7 @@ function sessionKernel(
         const feeds: Record<string, RuntimeTensor> = {};
         for (const [index, { type, data }] of values.entries()) {
           const { name, shape } = defined(modelInputs[index], 'an input');
-          feeds[name] = toRuntime(runtime, type, data, shape as readonly number[]);
+          feeds[name] = toRuntime(runtime, type, defined(data, 'an array'), shape as readonly number[]);
         }
         const types = wanted.map((name) => defined(inside.get(name), name));
         if (writesInPlace && inPlace !== undefined) {
@@ -211,28 +212,4 @@ function sessionKernel(
     },
     release: () => session.release(),
   };
-}
-
-/**
- * Where JavaScript has a Float16Array (Node 24), the runtime makes one of half-precision bits, which its native part
- * then takes for empty: such a tensor is made of the bits as integers and called float16 afterwards.
- */
-function toRuntime(
-  runtime: OnnxRuntime,
-  type: ElementType,
-  data: ElementArray,
-  shape: readonly number[],
-): RuntimeTensor {
-  if (type !== 'float16') return new runtime.Tensor(type, data, shape);
-  return Object.defineProperty(new runtime.Tensor('uint16', data, shape), 'type', { value: type });
-}
-
-/** Our tensor over the same memory. Runtimes with a Float16Array use it where we hold raw bits. */
-function fromRuntime({ type, dims, data }: RuntimeTensor): Tensor {
-  const result: Tensor = { type: type as ElementType, shape: [...dims], data: data as ElementArray };
-  return type === 'float16' ? { ...result, data: viewBytes('float16', tensorBytes(result)) } : result;
-}
-
-function messageOf(error: unknown): string {
-  return (error instanceof Error ? error.message : String(error)).trim();
 }

@@ -14,6 +14,7 @@ import { byteLength, type ElementArray, sameShape, type Tensor, type ValueType }
 import { type Noise, writeNoise } from '../noise.ts';
 import { discard, discardBuffer, fillsBuffer } from './buffers.ts';
 import type { Engine, Executable, Translation, TranslationTarget, Value } from './engine.ts';
+import { type Content, isTensor } from './resident.ts';
 import {
   checkUpload,
   orderedInputs,
@@ -29,9 +30,10 @@ export interface Kernel {
   /**
    * Computes the wanted outputs, in their order. The inputs stand in the order of the graph's and must not be changed,
    * but where `buffers` gives an output the memory of one. Every result has a buffer of its own, which nothing else
-   * refers to: one of `buffers`, or a new one.
+   * refers to: one of `buffers`, or a new one; or it is resident, and only a backend that makes such values is given
+   * any.
    */
-  run(inputs: readonly Tensor[], wanted: readonly string[], buffers: OutputBuffers): Promise<readonly Tensor[]>;
+  run(inputs: readonly Content[], wanted: readonly string[], buffers: OutputBuffers): Promise<readonly Content[]>;
   release(): Promise<void>;
 }
 
@@ -52,6 +54,10 @@ export interface Backend {
   readonly writesInPlace?: boolean;
   /** Throws InputError for a graph that it cannot run. */
   compile(graph: Graph): Promise<Kernel>;
+  /** Resolves when what was started has been computed. Default: runs end when they are. */
+  synchronize?(): Promise<void>;
+  /** Frees what kernels share, behind the last of them. */
+  close?(): Promise<void>;
   /** Where graphs are brought into another form first: the two halves of `compile`. */
   readonly translations?: {
     readonly target: TranslationTarget;
@@ -70,7 +76,7 @@ export function createQueuedEngine(backend: Backend): Engine {
  * computed.
  */
 interface Slot {
-  content?: Tensor;
+  content?: Content;
   failure?: Error;
 }
 
@@ -162,14 +168,14 @@ class QueuedEngine implements Engine {
   }
 
   async download(value: Value): Promise<Tensor> {
-    return this.#read(this.#values.get(value), (content) => ({
-      ...content,
-      data: content.data.slice() as ElementArray,
-    }));
+    return this.#read(this.#values.get(value), (content) =>
+      isTensor(content) ? { ...content, data: content.data.slice() as ElementArray } : content.read(),
+    );
   }
 
   async take(value: Value): Promise<Tensor> {
     return this.#read(this.#values.remove(value), (content) => {
+      if (!isTensor(content)) return content.read().finally(() => content.dispose());
       if (fillsBuffer(content.data)) this.#pool?.leave(content.data.byteLength);
       return content;
     });
@@ -189,6 +195,7 @@ class QueuedEngine implements Engine {
     this.#checkOpen();
     await new Promise<void>((resolve, reject) => {
       this.#enqueue(async () => {
+        if (this.#backend.synchronize !== undefined) await this.#synchronize(this.#backend);
         const failure = this.#failure;
         this.#failure = undefined;
         this.#unseen = undefined;
@@ -200,7 +207,12 @@ class QueuedEngine implements Engine {
 
   async computed(): Promise<number> {
     this.#checkOpen();
-    return new Promise((resolve) => this.#enqueue(async () => resolve(0)));
+    return new Promise((resolve) =>
+      this.#enqueue(async () => {
+        if (this.#backend.synchronize !== undefined) await this.#synchronize(this.#backend);
+        resolve(0);
+      }),
+    );
   }
 
   valueBytes(): number {
@@ -222,6 +234,7 @@ class QueuedEngine implements Engine {
     this.#pool?.trim();
     for (const kernel of this.#kernels) await kernel.release();
     this.#kernels.clear();
+    await this.#backend.close?.();
     if (this.#unseen !== undefined) throw this.#unseen;
   }
 
@@ -244,6 +257,15 @@ class QueuedEngine implements Engine {
     }
     this.#enqueue(() => this.#timed(() => this.#compute(kernel, sources, { wanted, targets, old })));
     return results;
+  }
+
+  /** Waits for the backend, which counts as work. A failure is one of the engine. */
+  async #synchronize(backend: Backend): Promise<void> {
+    try {
+      await this.#timed(async () => backend.synchronize?.());
+    } catch (error) {
+      this.#fail(error);
+    }
   }
 
   async #timed(work: () => Promise<void>): Promise<void> {
@@ -297,26 +319,32 @@ class QueuedEngine implements Engine {
   }
 
   /** The buffer is the slot's from here on. */
-  #fill(slot: Slot, content: Tensor, taken: Set<ArrayBuffer>): void {
+  #fill(slot: Slot, content: Content, taken: Set<ArrayBuffer>): void {
     const { data } = content;
-    if (fillsBuffer(data) && !taken.delete(data.buffer)) this.#pool?.adopt(data.byteLength);
+    if (data !== undefined && fillsBuffer(data) && !taken.delete(data.buffer)) this.#pool?.adopt(data.byteLength);
     slot.content = content;
   }
 
   #drop(slot: Slot): void {
-    const data = slot.content?.data;
+    const { content } = slot;
     delete slot.content;
-    if (data === undefined) return;
+    if (content === undefined) return;
+    if (!isTensor(content)) return content.dispose();
+    const { data } = content;
     if (this.#pool === undefined) discard(data);
     else if (fillsBuffer(data)) this.#pool.give(data.buffer);
   }
 
   /** Resolves with what `use` makes of the content once it is computed. */
-  #read(slot: Slot, use: (content: Tensor) => Tensor): Promise<Tensor> {
+  #read(slot: Slot, use: (content: Content) => Tensor | Promise<Tensor>): Promise<Tensor> {
     this.#checkOpen();
     return new Promise((resolve, reject) => {
       this.#enqueue(async () => {
-        if (slot.failure === undefined) return resolve(use(defined(slot.content, 'the content of a value')));
+        if (slot.failure === undefined) {
+          const content = defined(slot.content, 'the content of a value');
+          if (isTensor(content)) return resolve(use(content));
+          return this.#timed(async () => resolve(await use(content))).catch((error) => reject(this.#fail(error)));
+        }
         if (slot.failure === this.#unseen) this.#unseen = undefined;
         reject(slot.failure);
       });

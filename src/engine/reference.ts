@@ -17,7 +17,7 @@ const backend: Backend = {
     refuseUnsupported(graph.nodes);
     const steps = schedule(graph);
     return {
-      run: async (inputs, wanted) => evaluate(graph, steps, inputs, wanted),
+      run: async (inputs: readonly Tensor[], wanted) => evaluate(graph, steps, inputs, wanted),
       release: async () => {},
     };
   },

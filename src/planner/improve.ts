@@ -75,8 +75,8 @@ export class Improver {
     if (!mayHaveStages(this.#problem, drafts.length)) return undefined;
     const layouts: StageLayout[] = [];
     const problem = withStages(this.#problem, drafts.length);
-    const known = this.#tables.get(problem.staleness) ?? { problem, table: new StageTable(problem) };
-    this.#tables.set(problem.staleness, known);
+    const known = this.#tables.get(problem.roundsAhead) ?? { problem, table: new StageTable(problem) };
+    this.#tables.set(problem.roundsAhead, known);
     for (const [stage, draft] of drafts.entries()) {
       const settled = this.#settleStage(draft, this.#inFlight[drafts.length - stage] ?? 1, known);
       if (settled === undefined) return undefined;

@@ -30,6 +30,8 @@ export interface PlanInput {
   readonly isLeastStale?: boolean;
   /** Of such schedules: rounds by which the weights of a plan may lag behind at most. Default: any number. */
   readonly maxStaleness?: number;
+  /** Of such schedules: the staleness of the plan, where it needs no more. Default: what it needs. */
+  readonly staleness?: number;
   /** See plannerNames. Default 'asteroid'. */
   readonly planner?: string;
   /** Copies of each weight that the optimizer keeps: 0 plain SGD, 1 momentum, 2 Adam. */
@@ -105,6 +107,7 @@ export function* planSteps(input: PlanInput): Steps<Plan> {
       optimizerState,
       replicateBatchDependent,
       ...(input.maxStaleness === undefined ? {} : { maxStaleness: input.maxStaleness }),
+      ...(input.staleness === undefined ? {} : { leastStaleness: input.staleness }),
     },
     ...rules,
   });

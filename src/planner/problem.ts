@@ -57,6 +57,10 @@ export interface Problem {
   readonly optimizerState: OptimizerState;
   /** Versions of the weights that stages keep for rounds in flight; 0 where rounds do not overlap (withStages). */
   readonly staleness: number;
+  /** The staleness that is wished for, where a plan needs no more. */
+  readonly leastStaleness: number;
+  /** Rounds by which the first stage's forward passes are ahead; 0 where rounds do not overlap (withStages). */
+  readonly roundsAhead: number;
   /** The most of them that a plan may need. */
   readonly maxStaleness: number;
   /** Whether layers that depend on the whole batch may be replicated nevertheless. */
@@ -91,6 +95,8 @@ export interface ProblemInput {
   readonly excluded?: readonly number[];
   /** Default: any number. */
   readonly maxStaleness?: number;
+  /** Where rounds overlap, and a plan needs no more. Default 0. */
+  readonly leastStaleness?: number;
   readonly pins?: ReadonlyMap<number, readonly number[]>;
   /** Default false; see recomputation.ts. */
   readonly recomputes?: boolean;
@@ -124,6 +130,8 @@ export function createProblem(input: ProblemInput): Problem {
   const microBatchCount = batchSize / input.microBatchSize;
   const settled = {
     staleness: 0,
+    leastStaleness: 0,
+    roundsAhead: 0,
     maxStaleness: Number.POSITIVE_INFINITY,
     recomputes: false,
     ...rest,
@@ -180,8 +188,10 @@ export function leastInFlight({ schedule, microBatchCount }: Problem, stage: num
 export function withStages(problem: Problem, stageCount: number): Problem {
   const { schedule, microBatchCount } = problem;
   const ahead = schedule.isStream ? schedule.forwardsAhead(0, stageCount, microBatchCount) : 0;
-  const staleness = Math.ceil(ahead / microBatchCount);
-  return staleness === problem.staleness ? problem : { ...problem, staleness };
+  const roundsAhead = Math.ceil(ahead / microBatchCount);
+  const staleness = schedule.isStream ? Math.max(roundsAhead, problem.leastStaleness) : 0;
+  const isSame = staleness === problem.staleness && roundsAhead === problem.roundsAhead;
+  return isSame ? problem : { ...problem, staleness, roundsAhead };
 }
 
 /** Whether pipelines of that many stages are no staler than they may be. */
@@ -219,7 +229,14 @@ export function withMicroBatchSize(
   schedule: Schedule = problem.schedule,
 ): Problem {
   const batchSize = problem.microBatchSize * problem.microBatchCount;
-  return { ...problem, staleness: 0, schedule, microBatchSize, microBatchCount: batchSize / microBatchSize };
+  return {
+    ...problem,
+    staleness: 0,
+    roundsAhead: 0,
+    schedule,
+    microBatchSize,
+    microBatchCount: batchSize / microBatchSize,
+  };
 }
 
 /** Whether gradients travel back over the border in front of a layer. */
@@ -240,5 +257,6 @@ export function stageDemand(problem: Problem, first: number, end: number, inFlig
   const savedBytes = sums.savedBytes(first, end);
   const leastSavedBytes = recomputes ? kept.leastBytes(first, end) : savedBytes;
   const inFlight = inFlightCount;
-  return demandOf(sums, [first, end], { savedBytes, leastSavedBytes, inFlight, staleness, optimizerState });
+  const overlap = { own: Math.ceil(Math.max(0, inFlight - 1) / problem.microBatchCount), most: problem.roundsAhead };
+  return demandOf(sums, [first, end], { savedBytes, leastSavedBytes, inFlight, staleness, optimizerState, overlap });
 }

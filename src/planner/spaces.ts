@@ -25,7 +25,7 @@ export function wholeSpaces(problem: Problem, order: readonly number[]): readonl
   const counts = order.map((_, index) => index + 1).filter((count) => mayHaveStages(problem, count));
   const limits = counts.filter(
     (count) =>
-      count === counts.length || withStages(problem, count).staleness < withStages(problem, count + 1).staleness,
+      count === counts.length || withStages(problem, count).roundsAhead < withStages(problem, count + 1).roundsAhead,
   );
   return limits.map((stageLimit) => ({ order, groupLimit: order.length, stageLimit }));
 }

@@ -6,6 +6,7 @@
 //             version   0  0  0  1  2
 
 import type { PlanLayout } from '../cluster/cluster.ts';
+import { type Overlap, uncommittedUpdates } from '../cluster/memory.ts';
 import { InputError } from '../errors.ts';
 import { paceOf } from './pace.ts';
 import { scheduleOf } from './schedules.ts';
@@ -14,6 +15,12 @@ import { scheduleOf } from './schedules.ts';
 export function roundsAhead(plan: PlanLayout, stage: number): number {
   const schedule = scheduleOf(plan.schedule);
   return schedule.isStream ? Math.ceil(paceOf(plan, stage, schedule).ahead / plan.microBatchCount) : 0;
+}
+
+/** How a stage's rounds overlap with others. */
+export function overlapOf(plan: PlanLayout, stage: number): Overlap {
+  const most = Math.max(...plan.stages.map((_, index) => roundsAhead(plan, index)));
+  return { own: roundsAhead(plan, stage), most };
 }
 
 /**
@@ -123,6 +130,14 @@ export function withStalenessAgain<Given extends PlanLayout>(plan: Given, wish: 
 export function commitWindow(plan: PlanLayout): number {
   if (!scheduleOf(plan.schedule).isStream) return 1;
   return Math.max(...plan.stages.map((_, stage) => roundsAhead(plan, stage))) + 2;
+}
+
+/**
+ * Of a stage's rounds, those whose updates may stand before they have committed: fewer the nearer the stage is to the
+ * first, whose backward pass is a round's last.
+ */
+export function updateWindow(plan: PlanLayout, stage: number): number {
+  return uncommittedUpdates(overlapOf(plan, stage));
 }
 
 /**

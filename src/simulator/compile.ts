@@ -24,6 +24,7 @@ import {
   type Send,
 } from '../schedule/program.ts';
 import { scheduleOf } from '../schedule/schedules.ts';
+import { overlapOf } from '../schedule/staleness.ts';
 import {
   type Channel,
   type Compiled,
@@ -147,7 +148,8 @@ class Compiler {
         ? 2 * microBatchCount
         : effectiveInFlight(this.#plan, program.stage);
     const changing = { overlappedReduceCpuMs: 0, feeds: [] };
-    return { program, place, times, durations, recomputeMs, trainedFrom, inFlight, ...changing };
+    const overlap = overlapOf(this.#plan, program.stage);
+    return { program, place, times, durations, recomputeMs, trainedFrom, inFlight, overlap, ...changing };
   }
 
   /** What flows and AllReduces cost the processors of those who send and receive. */

@@ -1,5 +1,6 @@
 // A Program in flat arrays: the types that compile.ts makes and simulate.ts runs.
 
+import type { Overlap } from '../cluster/memory.ts';
 import type { LayerTimes } from '../cluster/times.ts';
 import { type PassKind, type Payload, passes } from '../schedule/passes.ts';
 import type { DeviceProgram, Instruction } from '../schedule/program.ts';
@@ -47,6 +48,7 @@ export interface Runner {
   readonly trainedFrom: number;
   /** K_p of its stage. */
   readonly inFlight: number;
+  readonly overlap: Overlap;
   /** Flows of inputs and labels to it. */
   readonly feeds: number[];
 }

@@ -57,7 +57,7 @@ export function reportLinks({ compiled, ground }: ReportContext, work: Work): Re
 
 function peakMemoryMiB(
   { sums, kept }: Ground,
-  { program, trainedFrom, inFlight }: Runner,
+  { program, trainedFrom, inFlight, overlap }: Runner,
   optimizerState: OptimizerState,
 ): number {
   const [first, end] = program.layers;
@@ -69,6 +69,7 @@ function peakMemoryMiB(
     savedBytes: Math.min(mostBytes, Math.max(leastBytes, program.savedBytes ?? mostBytes)),
     inFlight,
     staleness: trainedFrom < end && !isTangent ? (program.staleness ?? 0) : 0,
+    overlap,
     optimizerState,
   });
   return stageMemoryBytes(demand, program.samples[1] - program.samples[0]) / bytesInMiB;

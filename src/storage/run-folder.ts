@@ -16,6 +16,10 @@ export type RunFile =
   | 'plan.json'
   | 'trace.json'
   | 'model.onnx'
+  | 'best.onnx'
+  | 'best.json'
+  | 'evaluation.json'
+  | 'report.html'
   | 'labels.txt'
   | 'data.json'
   | 'tokenizer.json';

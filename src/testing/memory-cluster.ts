@@ -194,6 +194,7 @@ export function difference(
     trainSeconds: 0,
     state,
     evaluation: undefined,
+    modelRound: end.round,
     plan,
   });
   const { lossDifference, weightDifference, worstWeight } = compare(result(a), result(b));

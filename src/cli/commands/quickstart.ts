@@ -10,6 +10,7 @@ import { runInNewFolder, withLocalWorkers } from '../run.ts';
 import { resolveSettings } from '../settings.ts';
 import { command, duration, type Terminal } from '../terminal.ts';
 import { version } from '../version.ts';
+import { addDashboardFlag, type DashboardFlag } from '../window.ts';
 
 /**
  * Three worker processes and five passes over 8,500 digits: 97.4 to 97.7 % on the other 1,500, for the seeds 0 to 3.
@@ -27,17 +28,23 @@ const settings = {
   lrSchedule: 'cosine',
 } as const;
 
-/** Adds the command. */
-export function addQuickstart(program: Command): Command {
-  return program
-    .command('quickstart')
-    .description('train a net on handwritten digits over three worker processes of this machine')
-    .option('--out <DIR>', 'the run folder (default: runs/<date>-<n>)')
-    .addHelpText('after', '\nExample:\n  $ asteroid quickstart')
-    .action((options: { json?: boolean; out?: string }) => quickstart(options));
+interface QuickstartOptions extends DashboardFlag {
+  readonly json?: boolean;
+  readonly out?: string;
 }
 
-async function quickstart(options: { json?: boolean; out?: string }): Promise<void> {
+/** Adds the command. */
+export function addQuickstart(program: Command): Command {
+  const command = program
+    .command('quickstart')
+    .description('train a net on handwritten digits over three worker processes of this machine')
+    .option('--out <DIR>', 'the run folder (default: runs/<date>-<n>)');
+  return addDashboardFlag(command)
+    .addHelpText('after', '\nExample:\n  $ asteroid quickstart')
+    .action((options: QuickstartOptions) => quickstart(options));
+}
+
+async function quickstart(options: QuickstartOptions): Promise<void> {
   const output = createOutput(options);
   const { terminal } = output;
   const signal = interruptSignal(output);
@@ -50,7 +57,9 @@ async function quickstart(options: { json?: boolean; out?: string }): Promise<vo
   }
   const resolved = resolveSettings({ ...settings }, {}, '');
   const result = await withLocalWorkers(resolved, async (localWorkers) =>
-    runInNewFolder(await readRun(resolved, undefined, output), options.out, { output, signal, localWorkers }),
+    runInNewFolder(await readRun(resolved, undefined, output), options.out, {
+      ...{ output, signal, localWorkers, dashboard: options },
+    }),
   );
   if (result.stopped) return;
   const { evaluation, plan, trainSeconds } = result;

@@ -12,8 +12,9 @@ import { readRun } from '../inputs.ts';
 import { createOutput, interruptSignal } from '../output.ts';
 import { runIn, runInNewFolder, withLocalWorkers } from '../run.ts';
 import { addSettingFlags, flagName, givenFlags, resolveSettings } from '../settings.ts';
+import { addDashboardFlag, type DashboardFlag } from '../window.ts';
 
-interface TrainOptions extends Record<string, unknown> {
+interface TrainOptions extends Record<string, unknown>, DashboardFlag {
   readonly json?: boolean;
   readonly config?: string;
   readonly resume?: string;
@@ -53,6 +54,7 @@ Examples:
   $ asteroid train --model net.onnx --data npy:inputs.npy,labels.npy --batch 64 --lr 0.05 --momentum 0.9 --out runs/net
   $ asteroid train --resume runs/net`,
     );
+  addDashboardFlag(command);
   addSettingFlags(command);
   return command.action((options: TrainOptions) => train(options));
 }
@@ -65,7 +67,7 @@ async function train(options: TrainOptions): Promise<void> {
   const settings = await effectiveSettings(options);
   await withLocalWorkers(settings, async (localWorkers) => {
     const run = await readRun(settings, resume, output);
-    const surroundings = { output, signal, localWorkers };
+    const surroundings = { output, signal, localWorkers, dashboard: options };
     if (resume === undefined) return runInNewFolder(run, out, surroundings);
     const onWarning = (message: string): void => output.observe({ kind: 'warning', message });
     const folder = await resumeRunFolder(resume, run.machine.firstRound, { disk: nodeDisk, onWarning });

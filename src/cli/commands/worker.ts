@@ -8,6 +8,7 @@ import { systemClock } from '../../clock.ts';
 import { createComputeThread } from '../../engine/node/compute-thread.ts';
 import { searchForGarbageLess } from '../../engine/node/host-node.ts';
 import { createProcessClock } from '../../engine/node/work-clock.ts';
+import { isOnGpu } from '../../engine/onnxruntime-gpu.ts';
 import { InputError } from '../../errors.ts';
 import { checkListening, isWildcard, parseAdvertised } from '../../runtime/host/addresses.ts';
 import { findCoordinator } from '../../runtime/host/discovery.ts';
@@ -19,7 +20,7 @@ import { createDeviceStore } from '../../runtime/host/security/device-store.ts';
 import { stateFolder } from '../../runtime/host/security/state-folder.ts';
 import { createStageFiles } from '../../runtime/host/stage-files.ts';
 import { isLoopback } from '../../transport/admission.ts';
-import { engineName, positive } from '../flag-values.ts';
+import { deviceName, engineName, positive } from '../flag-values.ts';
 import { createOutput, interruptedExitCode, interruptSignal, type Output } from '../output.ts';
 
 interface WorkerCommandOptions {
@@ -32,6 +33,7 @@ interface WorkerCommandOptions {
   readonly advertise?: string;
   readonly threads: string;
   readonly engine: string;
+  readonly device: string;
   readonly maxCpu?: string;
   readonly maxMemory?: string;
   readonly courteous?: boolean;
@@ -75,6 +77,7 @@ export function addWorker(program: Command): Command {
     )
     .option('--threads <N>', 'compute threads', '1')
     .option('--engine <NAME>', 'onnxruntime | reference', 'onnxruntime')
+    .option('--device <NAME>', 'compute on the cpu, on the gpu (through WebGPU), or auto: on what is faster', 'cpu')
     .option('--max-cpu <PERCENT>', 'of the time that its threads may compute (default: 100)')
     .option('--max-memory <MIB>', 'memory that this worker may take, its process included (default: all)')
     .option('--courteous', 'step back while others use this machine')
@@ -93,6 +96,7 @@ async function work(options: WorkerCommandOptions): Promise<void> {
   const maxMemoryMiB = megabytes(options.maxMemory);
   const engine = engineOptions(options);
   const place = placeOptions(options);
+  let { device } = engine;
   const isManaged = options.managed !== undefined;
   // The coordinator of a managed worker gets the same Ctrl-C from the terminal and ends its workers in good order.
   const signal = isManaged ? ignoreInterrupts() : interruptSignal(output, 'Leaving …');
@@ -110,9 +114,14 @@ async function work(options: WorkerCommandOptions): Promise<void> {
       signal,
       clock: systemClock,
       insecure: told?.insecure ?? options.insecure === true,
-      createEngine: () => starting ?? createComputeThread(engine),
-      startProfile: (job, onProgress) => startProfile(job, engine, onProgress),
-      processWork: createProcessClock(engine),
+      createEngine: async () => {
+        const made = await (starting ?? createComputeThread(engine));
+        device = isOnGpu(made.name) ? 'gpu' : 'cpu';
+        return made;
+      },
+      startProfile: (job, onProgress) => startProfile(job, { ...engine, device }, onProgress),
+      // What a GPU does takes no processor time.
+      ...(engine.device === 'cpu' ? { processWork: createProcessClock(engine) } : {}),
       ...(options.name === undefined ? {} : { name: options.name }),
       ...place,
       profileCache: profileCache(cacheName(options.name, engine)),
@@ -138,6 +147,7 @@ async function work(options: WorkerCommandOptions): Promise<void> {
 /** The flags of the engine. Throws InputError. */
 function engineOptions({
   engine,
+  device,
   threads,
   maxCpu,
   courteous,
@@ -145,6 +155,7 @@ function engineOptions({
 }: WorkerCommandOptions): Required<ProfiledEngine> {
   return {
     engine: engineName(engine),
+    device: deviceName(device),
     threadCount: positive('--threads', threads),
     maxCpu: fractionOf(maxCpu),
     isCourteous: courteous === true,

@@ -21,9 +21,13 @@ const [computePriority, courteousPriority] = [5, 19] as const;
 const port = defined(parentPort, 'the parent of the compute thread');
 
 async function createEngine(options: ThreadOptions): Promise<Engine> {
-  const { engine, threadCount, maxCpu, isCourteous } = options;
+  const { engine, device, threadCount, maxCpu, isCourteous } = options;
   if (engine === 'onnxruntime')
-    return createOnnxRuntimeHereEngine({ threadCount, pacing: { maxCpu, isCourteous }, now: createWorkClock(options) });
+    return createOnnxRuntimeHereEngine({
+      ...{ device, threadCount, pacing: { maxCpu, isCourteous } },
+      // What a GPU does takes no processor time.
+      ...(device === 'cpu' ? { now: createWorkClock(options) } : {}),
+    });
   if (engine === 'reference') return createReferenceEngine();
   const module: unknown = await import(engine.module);
   return (module as { createEngine(options: { threadCount: number }): Promise<Engine> }).createEngine({ threadCount });

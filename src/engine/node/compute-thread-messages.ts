@@ -5,7 +5,7 @@ import { InputError, ProtocolError, RunError } from '../../errors.ts';
 import type { Graph } from '../../graph/graph.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 import type { Noise } from '../../noise.ts';
-import type { Translation, TranslationTarget } from '../engine.ts';
+import type { DeviceChoice, Translation, TranslationTarget } from '../engine.ts';
 
 /**
  * The engine of a compute thread: a name, or the URL of a module that exports `createEngine(options): Promise<Engine>`.
@@ -15,6 +15,7 @@ export type EngineChoice = 'onnxruntime' | 'reference' | { readonly module: stri
 /** What the thread is started with. */
 export interface ThreadOptions {
   readonly engine: EngineChoice;
+  readonly device: DeviceChoice;
   readonly threadCount: number;
   readonly maxCpu: number;
   readonly isCourteous: boolean;

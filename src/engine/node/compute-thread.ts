@@ -9,7 +9,7 @@ import type { Graph, Node } from '../../graph/graph.ts';
 import type { ElementArray, Tensor } from '../../graph/tensor.ts';
 import type { Noise } from '../../noise.ts';
 import { movable } from '../buffers.ts';
-import type { Engine, Executable, Translation, TranslationTarget, Value } from '../engine.ts';
+import type { DeviceChoice, Engine, Executable, Translation, TranslationTarget, Value } from '../engine.ts';
 import {
   checkUpload,
   orderedInputs,
@@ -31,6 +31,8 @@ import {
 export interface ComputeThreadOptions {
   /** Default 'onnxruntime'. 'reference' needs nothing and is slow. */
   readonly engine?: EngineChoice;
+  /** What it computes on. Default 'cpu'. ONNX Runtime only. */
+  readonly device?: DeviceChoice;
   /** Threads inside one operator, where the engine has them. Default 1. */
   readonly threadCount?: number;
   /** The part of the time in which it may compute, above 0 and at most 1. Default 1. ONNX Runtime only. */
@@ -46,6 +48,7 @@ export interface ComputeThreadOptions {
 export async function createComputeThread(options: ComputeThreadOptions = {}): Promise<Engine> {
   const threadOptions: ThreadOptions = {
     engine: options.engine ?? 'onnxruntime',
+    device: options.device ?? 'cpu',
     threadCount: options.threadCount ?? 1,
     maxCpu: options.maxCpu ?? 1,
     isCourteous: options.isCourteous ?? false,

@@ -1,8 +1,10 @@
-// ONNX Runtime on this machine: its native build, or WebAssembly where that does not load.
+// ONNX Runtime on this machine: its native build, or WebAssembly where that does not load; on the processor, the
+// graphics chip, or what of them is faster.
 
 import { setFlagsFromString } from 'node:v8';
 import { InputError } from '../../errors.ts';
-import type { Engine } from '../engine.ts';
+import type { DeviceChoice, Engine } from '../engine.ts';
+import { fasterEngine } from '../faster-engine.ts';
 import type { OnnxRuntime } from '../onnxruntime-module.ts';
 import { createOnnxRuntimeWebEngine } from '../onnxruntime-web.ts';
 import { absence, createOnnxRuntimeNodeEngine, installation, type OnnxRuntimeNodeOptions } from './onnxruntime-node.ts';
@@ -13,16 +15,21 @@ import { paced } from './pacing.ts';
  * native one's InputError where neither does.
  */
 export async function createOnnxRuntimeHereEngine(
-  options: Omit<OnnxRuntimeNodeOptions, 'load'> & {
+  options: Omit<OnnxRuntimeNodeOptions, 'load' | 'device'> & {
+    /** Default 'cpu'. */
+    readonly device?: DeviceChoice;
     /** Load the packages; tests pass their own. */
     readonly loadNative?: () => Promise<unknown>;
     readonly loadWeb?: () => Promise<unknown>;
   } = {},
 ): Promise<Engine> {
-  const { loadNative, loadWeb, ...rest } = options;
+  const { loadNative, loadWeb, device = 'cpu', ...rest } = options;
   const { pacing, ...shared } = rest;
+  const native = loadNative && { load: loadNative };
+  if (device === 'gpu') return createOnnxRuntimeNodeEngine({ ...rest, ...native, device });
+  if (device === 'auto') return createFaster(options);
   try {
-    return await createOnnxRuntimeNodeEngine({ ...rest, ...(loadNative && { load: loadNative }) });
+    return await createOnnxRuntimeNodeEngine({ ...rest, ...native });
   } catch (error) {
     if (!(error instanceof InputError)) throw error;
     // One function after the other is compiled once more: the largest takes 270 MiB meanwhile, and two twice that.
@@ -36,6 +43,22 @@ export async function createOnnxRuntimeHereEngine(
     });
     return Object.assign(engine, { warning: slowBecause(error.cause) });
   }
+}
+
+/** The engine on the GPU, if there is one and it is faster than the other. */
+async function createFaster(options: Parameters<typeof createOnnxRuntimeHereEngine>[0]): Promise<Engine> {
+  const cpu = await createOnnxRuntimeHereEngine({ ...options, device: 'cpu' });
+  let gpu: Engine;
+  try {
+    gpu = await createOnnxRuntimeHereEngine({ ...options, device: 'gpu' });
+  } catch (error) {
+    if (!(error instanceof InputError)) throw error;
+    return cpu;
+  }
+  const { index } = await fasterEngine([cpu, gpu], options?.now);
+  const [chosen, other] = index === 0 ? [cpu, gpu] : [gpu, cpu];
+  await other.close();
+  return chosen;
 }
 
 /** What the user should know where the native package is not to be had. */

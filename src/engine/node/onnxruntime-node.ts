@@ -4,12 +4,15 @@
 import { InputError } from '../../errors.ts';
 import type { Engine } from '../engine.ts';
 import { createOnnxRuntimeEngine } from '../onnxruntime.ts';
+import { createGpuEngine } from '../onnxruntime-gpu.ts';
 import type { OnnxRuntime } from '../onnxruntime-module.ts';
 import { withHeapRoom } from './heap-room.ts';
 import { type PacingOptions, paced } from './pacing.ts';
 
 export interface OnnxRuntimeNodeOptions {
-  /** Threads inside one operator. Default 1. */
+  /** Default 'cpu'. */
+  readonly device?: 'cpu' | 'gpu';
+  /** Threads inside one operator. Default 1. Of the CPU only. */
   readonly threadCount?: number;
   /** Default: no limits. */
   readonly pacing?: PacingOptions;
@@ -37,11 +40,11 @@ export async function createOnnxRuntimeNodeEngine(options: OnnxRuntimeNodeOption
   }
   runtime.env.logLevel = 'error'; // Its warnings are about devices that this engine does not use.
   const roomy = process.platform === 'linux' ? withHeapRoom(runtime) : runtime;
-  return createOnnxRuntimeEngine(options.pacing === undefined ? roomy : paced(roomy, options.pacing), {
-    name: `onnxruntime-node ${runtime.env.versions.node ?? ''}`.trim(),
-    threadCount,
-    now: options.now,
-  });
+  const adapted = options.pacing === undefined ? roomy : paced(roomy, options.pacing);
+  const name = `onnxruntime-node ${runtime.env.versions.node ?? ''}`.trim();
+  return options.device === 'gpu'
+    ? createGpuEngine(adapted, { name, now: options.now })
+    : createOnnxRuntimeEngine(adapted, { name, threadCount, now: options.now });
 }
 
 /** How to get the package. Its binaries are in it; its install script looks for more on the network, for GPUs. */

@@ -4,7 +4,7 @@
 
 import type { Cluster, PlanLayout, Profile } from '../../cluster/cluster.ts';
 import { links } from '../../cluster/links.ts';
-import { layerSums, type OptimizerState } from '../../cluster/memory.ts';
+import { bytesInMiB, layerSums, type OptimizerState } from '../../cluster/memory.ts';
 import { InputError } from '../../errors.ts';
 import { program } from '../../schedule/generate.ts';
 import { simulate } from '../../simulator/simulate.ts';
@@ -34,6 +34,39 @@ export interface ReplicationInterval {
    * How much longer rounds become on average by what exceeds the links' idle time, as a fraction; 0 if everything fits.
    */
   readonly predictedCost: number;
+}
+
+/** Versions of a stage's state that its copying keeps alive: the one that was copied last, and one on its way. */
+const copiedVersions = 2;
+
+/** Copies of the weights that the runtime's buffers count for a group's ring: a device alone does without. */
+const ringCopies = 2;
+
+/**
+ * MiB that copies take on each device of a plan, where any are made: the versions of its own stage that a loss may
+ * return to, and those of the stages that it keeps copies of.
+ */
+export function copyMiB(
+  plan: PlanLayout,
+  profile: Profile,
+  optimizerState: OptimizerState,
+): ReadonlyMap<string, number> {
+  const copies = backups(plan);
+  const sums = layerSums(profile);
+  const found = new Map<string, number>();
+  if (copies.size === 0) return found;
+  const add = (device: string, bytes: number): void => {
+    found.set(device, (found.get(device) ?? 0) + bytes / bytesInMiB);
+  };
+  for (const [index, { layers, devices }] of plan.stages.entries()) {
+    const weightBytes = sums.weightBytes(...layers);
+    const trainedBytes = copiedVersions * (1 + optimizerState) * weightBytes;
+    const ownBytes = trainedBytes - (devices.length === 1 ? ringCopies * weightBytes : 0);
+    for (const device of devices) add(device, ownBytes);
+    const keeper = copies.get(index);
+    if (keeper !== undefined) add(keeper, trainedBytes + sums.frozenBytes(...layers));
+  }
+  return found;
 }
 
 /** The shortest interval whose predicted cost is within the limit, given the links' idle time in a simulated round. */

@@ -26,6 +26,8 @@ export interface Coordinator {
   ask(device: string, from: string, ticket: string): boolean;
   /** Continues without a device, from a boundary between two rounds, if the others can do its work. */
   drain(device: string): void;
+  /** From the next round that nobody has begun on, the learning rate is `factor` times what the settings say. */
+  scaleLearningRate(factor: number): void;
   /** True until all devices that the run asked for have joined. */
   readonly isGathering: boolean;
   /** Resolves at the run's end, with all links closed; rejects with RunError or InputError when it fails. */
@@ -55,6 +57,7 @@ export function createCoordinator(options: CoordinatorOptions): Coordinator {
       return true;
     },
     drain: (device) => context.input({ kind: 'answer', device, answer: { kind: 'leaving' } }),
+    scaleLearningRate: (factor) => context.input({ kind: 'learning-rate-scaled', factor }),
     get isGathering() {
       return context.state.phase === 'gathering';
     },

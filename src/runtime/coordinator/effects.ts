@@ -72,6 +72,8 @@ const handlers: {
     const corrected = stalenessCorrection === undefined ? {} : { correction: stalenessCorrection };
     context.observe({ kind: 'stream', round, staleness: stalenessOf(plan), ...corrected });
   },
+  'learning-rate-changes': ({ context }, { round, factor }) =>
+    context.observe({ kind: 'learning-rate', round, factor }),
   replicated: ({ context }, { round }) => context.observe({ kind: 'replicated', round }),
   dismiss: ({ presence }, { device, reason }) => presence.dismiss(device, reason),
   'write-checkpoint': ({ deployment }, { round }) => deployment.writeCheckpoint(round),

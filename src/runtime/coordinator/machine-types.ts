@@ -74,6 +74,12 @@ export interface Member {
   readonly isProfiled?: boolean;
 }
 
+/** A factor of the learning rate from round `round` on. */
+export interface RateFactor {
+  readonly round: number;
+  readonly factor: number;
+}
+
 /** A copy on its way to a device. */
 export interface AwaitedCopy {
   readonly device: string;
@@ -130,6 +136,8 @@ export interface MachineState {
   readonly prepared: Readonly<Record<number, Readonly<Record<string, RoundResult>>>>;
   readonly checkpointRound: number | undefined;
   readonly stopRequested: boolean;
+  /** What the learning rate is multiplied by, each from a round on, in the order of rounds. Absent: nothing. */
+  readonly rateFactors?: readonly RateFactor[];
   /** A round whose loss or gradients are not finite: the run ends before it. Absent: none is known. */
   readonly notFiniteRound?: number;
   /** Links that broke between live devices, by pair, since a round last committed. */
@@ -159,6 +167,8 @@ export type MachineInput =
   /** The gradients of the oldest round in flight have not come for so long, and all devices answer. */
   | { readonly kind: 'overdue'; readonly seconds: number }
   | { readonly kind: 'stop' }
+  /** From the next round that nobody has begun on, the learning rate is `factor` times the schedule's. */
+  | { readonly kind: 'learning-rate-scaled'; readonly factor: number }
   /** Nobody has come for as long as the run waits for devices. */
   | { readonly kind: 'gave-up' };
 
@@ -248,6 +258,7 @@ export type MachineEffect =
   | { readonly kind: 'replicated'; readonly round: number }
   /** End the link to a device, which may live. */
   | { readonly kind: 'dismiss'; readonly device: string; readonly reason: string }
+  | ({ readonly kind: 'learning-rate-changes' } & RateFactor)
   /** All weights of `round` committed rounds have arrived: write them. */
   | { readonly kind: 'write-checkpoint'; readonly round: number }
   | { readonly kind: 'phase'; readonly phase: Phase }

@@ -19,7 +19,17 @@ import type { Answer, MachineConfig, MachineEffect, MachineInput, MachineState, 
 import { fail, fullMembers } from './members.ts';
 import { askForProfiles, linksMeasured, measuresOnePair, peersToMeasure, profiled } from './profiling.ts';
 import { copied } from './replication.ts';
-import { afterCheckpoint, finish, flushed, goOn, goOnIfIdle, offered, prepared, settle } from './rounds.ts';
+import {
+  afterCheckpoint,
+  finish,
+  flushed,
+  goOn,
+  goOnIfIdle,
+  offered,
+  prepared,
+  scaleLearningRate,
+  settle,
+} from './rounds.ts';
 
 /** The state before anyone has joined. */
 export function initialState(config: MachineConfig): MachineState {
@@ -85,6 +95,8 @@ function transition(config: MachineConfig, state: MachineState, input: MachineIn
       return overdue(state, input.seconds);
     case 'stop':
       return stop(config, state);
+    case 'learning-rate-scaled':
+      return scaleLearningRate(state, input.factor);
     case 'gave-up':
       return state.phase === 'waiting'
         ? fail(state, `${state.change?.cause ?? 'all devices left'}, and no device has come since`)

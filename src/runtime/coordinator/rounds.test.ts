@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Plan } from '../../cluster/cluster.ts';
 import { config, Drive, gathered, plan, result } from '../../testing/machine-drive.ts';
+import { step } from './machine.ts';
 
 /** Layers 0 and 1 on one device, layer 2 on the other. */
 const twoStages = (first: string, second: string): Plan => ({
@@ -146,4 +147,40 @@ test('a stop or a better layout waits for all rounds that were granted', () => {
     'write-checkpoint 3',
   ]);
   assert.equal(drive.log.at(-1), 'finish 3 stopped');
+});
+
+test('a factor of the learning rate holds from the first round that nobody has begun on', () => {
+  const fixed = { ...config, learningRate: () => 0.5, replicateEvery: 0, endRound: 9, checkpointEvery: 6 };
+  const drive = new Drive(fixed);
+  drive.answerOf = (_device, _message, honest) => (honest.kind === 'prepared' ? undefined : honest);
+  gathered(drive);
+  assert.equal(drive.state.grantedRound, 1);
+  drive.input({ kind: 'learning-rate-scaled', factor: 3 });
+  drive.input({ kind: 'learning-rate-scaled', factor: 2 });
+  assert.deepEqual(drive.state.rateFactors, [{ round: 2, factor: 2 }]);
+  /** The rates of rounds that a device may begin, and of those that commit, when the last device prepares a round. */
+  const rates = (round: number): readonly (readonly [string, number, number])[] => {
+    prepare(drive, 'a', round);
+    prepare(drive, 'b', round);
+    const answer = { kind: 'prepared', result: result(round, 'c') } as const;
+    const [, effects] = step(fixed, drive.state, { kind: 'answer', device: 'c', answer });
+    prepare(drive, 'c', round);
+    return effects.flatMap((effect): readonly (readonly [string, number, number])[] => {
+      if (effect.kind === 'committed') return [['committed', effect.round, effect.learningRate]];
+      const begins = effect.kind === 'send' && effect.message === 'round' && effect.device === 'a';
+      return begins ? [['begins', effect.control.round, effect.control.learningRate]] : [];
+    });
+  };
+  assert.deepEqual(rates(0).toSorted(), [
+    ['begins', 2, 1],
+    ['committed', 0, 0.5],
+  ]);
+  assert.deepEqual(rates(1).toSorted(), [
+    ['begins', 3, 1],
+    ['committed', 1, 0.5],
+  ]);
+  assert.deepEqual(rates(2).toSorted(), [
+    ['begins', 4, 1],
+    ['committed', 2, 1],
+  ]);
 });

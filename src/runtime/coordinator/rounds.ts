@@ -94,12 +94,25 @@ function grant(config: MachineConfig, state: MachineState, round: number, replic
   const { sampleCount, factor } = batchAt(config, round);
   const control = {
     round,
-    learningRate: config.learningRate(round),
+    learningRate: learningRateOf(config, state, round),
     replicate,
     ...(sampleCount === config.batchSize ? {} : { sampleCount }),
     ...(factor === 1 ? {} : { factor }),
   };
   return activeDevices(state).map((device): MachineEffect => ({ kind: 'send', device, message: 'round', control }));
+}
+
+/** A round has one learning rate, also where it is computed again. */
+function learningRateOf(config: MachineConfig, { rateFactors = [] }: MachineState, round: number): number {
+  const factor = rateFactors.findLast((step) => step.round <= round)?.factor ?? 1;
+  return factor * config.learningRate(round);
+}
+
+/** Multiplies the learning rate from the next round that nobody has begun on. */
+export function scaleLearningRate(state: MachineState, factor: number): Step {
+  const step = { round: Math.max(state.round, state.grantedRound + 1), factor };
+  const before = state.rateFactors?.filter(({ round }) => round < step.round) ?? [];
+  return [{ ...state, rateFactors: [...before, step] }, [{ kind: 'learning-rate-changes', ...step }]];
 }
 
 /** Rounds that devices may prepare before the oldest of them has committed. */
@@ -214,12 +227,17 @@ function commit(config: MachineConfig, state: MachineState): Step {
     brokenLinks: {},
   };
   const recorded =
-    round < state.recordedRound ? ({ kind: 'repeated', round } as const) : record(config, round, resultOf);
+    round < state.recordedRound ? ({ kind: 'repeated', round } as const) : record(config, state, round, resultOf);
   const effects = [...commits, ...releases, recorded];
   return next.round > next.grantedRound ? goOn(config, next, effects) : proceed(config, next, effects);
 }
 
-function record(config: MachineConfig, round: number, resultOf: Readonly<Record<string, RoundResult>>): MachineEffect {
+function record(
+  config: MachineConfig,
+  state: MachineState,
+  round: number,
+  resultOf: Readonly<Record<string, RoundResult>>,
+): MachineEffect {
   const results = Object.values(resultOf);
   return {
     kind: 'committed',
@@ -227,7 +245,7 @@ function record(config: MachineConfig, round: number, resultOf: Readonly<Record<
     loss: (sum(results, (result) => result.lossSum) / config.batchSize) * batchAt(config, round).factor,
     correctCount: sum(results, (result) => result.correctCount),
     results: resultOf,
-    learningRate: config.learningRate(round),
+    learningRate: learningRateOf(config, state, round),
   };
 }
 

@@ -319,6 +319,6 @@ export class EngineStage implements StagePort {
     const results = runGraph(update, [own, this.#update.optimizerState(), this.#state.values()]);
     for (const value of Object.values(own)) this.#state.release(value);
     this.#weights.predict(this.#update.replace(results));
-    this.#weights.live().filters(); // while the other devices end their round
+    this.#weights.prepare(); // while the other devices end their round
   }
 }

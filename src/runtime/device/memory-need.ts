@@ -34,9 +34,16 @@ export function bufferBytes(
 export function withRuntimeBytes(
   layer: LayerProfile,
   largeFilterBytes: number,
-  training: Pick<TrainingSpec, 'optimizer'>,
+  training: Pick<TrainingSpec, 'optimizer' | 'stalenessCorrection'>,
 ): LayerProfile {
-  return { ...layer, runtimeBytes: bufferBytes({ ...layer, filterBytes: largeFilterBytes }, training) };
+  const { weightBytes, frozenBytes = 0 } = layer;
+  const { stalenessCorrection = 'none' } = training;
+  return {
+    ...layer,
+    runtimeBytes: bufferBytes({ ...layer, filterBytes: largeFilterBytes }, training),
+    ...(largeFilterBytes === 0 ? {} : { filterBytes: 2 * largeFilterBytes }),
+    ...(stalenessCorrection === 'none' ? {} : { predictedBytes: weightBytes - frozenBytes }),
+  };
 }
 
 /** Bytes of a layer's filters that are large enough to be kept in the orders of the kernels. */

@@ -120,3 +120,44 @@ test('whoever holds the live weights pays nothing, until something replaces them
   versions.release(second);
   assert.deepEqual(counts, { retained: 1, released: 1 });
 });
+
+test('in a stream: filters are made when a version is first read; what was predicted stands for the weights', () => {
+  let next = 1;
+  let live: Value = { type: 'float32', shape: [1], handle: next };
+  const counts = new Map<number, number>();
+  const count = (value: Value, by: number): void => {
+    counts.set(value.handle, (counts.get(value.handle) ?? 0) + by);
+  };
+  const state = {
+    parameters: () => ({ w: live }),
+    retain: (value: Value) => count(value, 1),
+    release: (value: Value) => count(value, -1),
+  };
+  let madeCount = 0;
+  const versions = new WeightVersions(state, () => {
+    madeCount++;
+    return {};
+  });
+  versions.beginStream(0, 2);
+  for (let round = 0; round < 5; round++) {
+    const read = versions.holdFor(round);
+    read.filters();
+    assert.equal(madeCount, Math.max(0, round - 2) + 1, 'one version after the other');
+    versions.advance();
+    live = { ...live, handle: ++next };
+    versions.predict({ w: { ...live, handle: -next } });
+    versions.prepare();
+    versions.release(read);
+  }
+  assert.equal(counts.get(1), 0, 'the first version, which nothing predicted, was kept for its rounds');
+  assert.ok(
+    [2, 3, 4, 5, 6].every((handle) => !counts.has(handle)),
+    'of later versions the predictions are read',
+  );
+  versions.endStream();
+  assert.deepEqual(
+    [-2, -3, -4, -5, -6].map((handle) => counts.get(handle)),
+    [-1, -1, -1, -1, -1],
+    'each prediction goes once',
+  );
+});

@@ -24,6 +24,8 @@ class Version implements Weights {
   readonly predicted: Values;
   readonly #makeFilters: (parameters: Values) => Values;
   #filters: Values | undefined;
+  /** What the state has replaced and somebody still reads. */
+  kept: readonly Value[] = [];
   holderCount = 0;
   /** Other weights have taken its place; its parameters are kept for its holders. */
   isReplaced = false;
@@ -103,6 +105,14 @@ export class WeightVersions {
     return this.#versionOf(weights).weights;
   }
 
+  /**
+   * After an update: queues what the next passes want of the new weights. Where rounds overlap, these read older ones,
+   * and each version's filters are made when its round begins: they would only take memory until then.
+   */
+  prepare(): void {
+    if (this.#stream === undefined || this.#stream.staleness === 0) this.live().filters();
+  }
+
   /** After an update: what passes read in place of the new weights. Takes the values over. */
   predict(predicted: Values): void {
     this.#predicted = predicted;
@@ -152,7 +162,7 @@ export class WeightVersions {
     version.holderCount--;
     if (version.holderCount > 0 || !version.isReplaced) return;
     this.#drop(version);
-    for (const value of Object.values(version.weights)) this.#state.release(value);
+    for (const value of version.kept) this.#state.release(value);
   }
 
   /** To be called before any of the weights is replaced. */
@@ -165,7 +175,10 @@ export class WeightVersions {
       return;
     }
     version.isReplaced = true;
-    for (const value of Object.values(version.weights)) this.#state.retain(value);
+    // Where passes read what was predicted, only updates that read former versions need the weights themselves.
+    const isRead = (name: string): boolean => (this.#stream?.span ?? 0) > 0 || version.predicted[name] === undefined;
+    version.kept = Object.entries(version.weights).flatMap(([name, value]) => (isRead(name) ? [value] : []));
+    for (const value of version.kept) this.#state.retain(value);
   }
 
   #drop(version: Version): void {

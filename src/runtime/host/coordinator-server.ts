@@ -3,7 +3,7 @@
 
 import { randomBytes } from 'node:crypto';
 import { isIP } from 'node:net';
-import { type LinkServer, listen } from '../../transport/node/websocket-server.ts';
+import { type Guests, type LinkServer, listen } from '../../transport/node/websocket-server.ts';
 import type { Coordinator } from '../coordinator/coordinator.ts';
 import { factsSchema } from '../protocol/device-facts.ts';
 import type { Observer } from '../protocol/events.ts';
@@ -35,6 +35,7 @@ export async function serveWorkers({
   door,
   peerToken,
   observe,
+  guests,
   cluster: { host, port, clock, advertise },
 }: {
   readonly coordinator: Coordinator;
@@ -42,6 +43,8 @@ export async function serveWorkers({
   /** The secret by which the run's workers know each other. */
   readonly peerToken: string;
   readonly observe: Observer;
+  /** Browsers; absent: they are refused. */
+  readonly guests?: Guests;
   readonly cluster: Pick<ClusterOptions, 'host' | 'port' | 'clock' | 'advertise'>;
 }): Promise<WorkerServer> {
   const advertised = advertise === undefined ? undefined : parseAdvertised(advertise);
@@ -58,6 +61,7 @@ export async function serveWorkers({
     name: coordinatorName,
     clock,
     ...(door.tls && { tls: door.tls }),
+    ...(guests && { guests }),
     async authenticate(hello, address, certificate) {
       const refusal = hello.purpose === 'relay' ? relay.refusal(hello) : undefined;
       const verdict = refusal ?? (await door.admit(hello, certificate, address));

@@ -8,6 +8,7 @@ import type { Readable } from 'node:stream';
 import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
+import type { DeviceChoice } from '../../engine/engine.ts';
 import { computeEnvironment } from '../../engine/node/host-node.ts';
 import { RunError } from '../../errors.ts';
 import type { LocalWorkers, PlaceToJoin } from '../run/local-workers.ts';
@@ -16,6 +17,8 @@ export interface LocalWorkerOptions {
   readonly count: number;
   readonly threads: number;
   readonly engine: 'onnxruntime' | 'reference';
+  /** Default 'cpu'. */
+  readonly device?: DeviceChoice | undefined;
 }
 
 /** The environment variable that carries a join code. */
@@ -72,11 +75,12 @@ interface LocalWorker {
 
 function startWorker(
   name: string,
-  { threads, engine, count }: LocalWorkerOptions,
+  { threads, engine, device = 'cpu', count }: LocalWorkerOptions,
   isAwaited: () => boolean,
 ): LocalWorker {
   const command = fileURLToPath(new URL('../../cli/main.js', import.meta.url));
-  const flags = ['--name', name, '--threads', String(threads), '--engine', engine, '--managed', String(count)];
+  const flags = ['--name', name, '--threads', String(threads), '--engine', engine];
+  flags.push('--device', device, '--managed', String(count));
   const child = spawn(process.execPath, [command, 'worker', ...flags], {
     env: computeEnvironment(process.env),
     stdio: ['pipe', 'ignore', 'pipe'],

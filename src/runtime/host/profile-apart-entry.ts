@@ -5,13 +5,18 @@ import { createComputeThread } from '../../engine/node/compute-thread.ts';
 import { toFailure } from '../../engine/node/compute-thread-messages.ts';
 import { searchForGarbageLess } from '../../engine/node/host-node.ts';
 import { createProcessClock } from '../../engine/node/work-clock.ts';
+import type { ProcessClock } from '../../engine/process-clock.ts';
 import { profileLayers } from '../device/measure/profiler.ts';
 import { modelOf } from '../worker/model.ts';
-import type { ProfileReply, ProfileRequest } from './profile-apart.ts';
+import type { ProfiledEngine, ProfileReply, ProfileRequest } from './profile-apart.ts';
 
 /** Resolves when it has gone, or cannot go: the worker has ended. */
 function send(reply: ProfileReply): Promise<void> {
   return new Promise((resolve) => void process.send?.(reply, undefined, undefined, () => resolve()));
+}
+
+function processClock(engine: ProfiledEngine): ProcessClock {
+  return createProcessClock({ threadCount: 1, maxCpu: 1, isCourteous: false, ...engine });
 }
 
 async function measure({
@@ -35,7 +40,7 @@ async function measure({
       label,
       memoryBytes,
       clock: systemClock,
-      processWork: createProcessClock({ threadCount: 1, maxCpu: 1, isCourteous: false, ...engine }),
+      ...(engine.device === undefined || engine.device === 'cpu' ? { processWork: processClock(engine) } : {}),
       onProgress: (done, total) => void send({ done, total }),
     });
     await send({ profile });

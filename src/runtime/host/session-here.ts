@@ -12,6 +12,7 @@ import { runPreparedOn, type SessionEnvironment, type SessionHost, type SessionR
 import { type Comparison, verifyWith } from '../run/verify.ts';
 import { checkHost } from './addresses.ts';
 import { runCluster } from './cluster-run.ts';
+import type { RunGuests } from './run-guests.ts';
 
 const host: SessionHost = {
   createEngine: createComputeThread,
@@ -26,14 +27,17 @@ export function prepareRun(input: SessionInput): PreparedRun {
 
 /**
  * Trains, tests, and writes into the folder; without a folder nothing is written. Throws RunError when the run fails,
- * InputError where the devices or the network do not allow it.
+ * InputError where the devices or the network do not allow it. `guests`: browsers at the server of the run's workers.
  */
 export function runPrepared(
   run: PreparedRun,
   environment: SessionEnvironment,
   folder?: RunFolder,
+  guests?: RunGuests,
 ): Promise<SessionResult> {
-  return runPreparedOn(host, run, environment, folder);
+  const own: SessionHost =
+    guests === undefined ? host : { ...host, runCluster: (options, cluster) => runCluster(options, cluster, guests) };
+  return runPreparedOn(own, run, environment, folder);
 }
 
 /** Prepares and runs. Throws as `prepareRun` and `runPrepared` do. */

@@ -17,7 +17,7 @@ const leastMiB = 1;
 
 export class DeviceKnowledge {
   readonly budgets: MemoryBudgets = new MemoryBudgets();
-  readonly #options: Pick<PlanningOptions, 'subject' | 'machine'>;
+  readonly #options: Pick<PlanningOptions, 'subject' | 'machine' | 'allowedMiB'>;
   /** A cluster with links as training has found them. */
   readonly #correctLinks: (cluster: Cluster) => Cluster;
   readonly #facts = new Map<string, DeviceFacts>();
@@ -26,7 +26,10 @@ export class DeviceKnowledge {
   /** Devices whose times were corrected by what they took in training. */
   readonly #corrected = new Set<string>();
 
-  constructor(options: Pick<PlanningOptions, 'subject' | 'machine'>, correctLinks: (cluster: Cluster) => Cluster) {
+  constructor(
+    options: Pick<PlanningOptions, 'subject' | 'machine' | 'allowedMiB'>,
+    correctLinks: (cluster: Cluster) => Cluster,
+  ) {
     this.#options = options;
     this.#correctLinks = correctLinks;
   }
@@ -97,7 +100,8 @@ export class DeviceKnowledge {
         const shareCount = machines.filter((machine) => machine === machines[index]).length;
         const { memoryMiB, engine } = defined(this.#facts.get(name), name);
         const ownMiB = trainingMiB(Math.floor(memoryMiB / shareCount), engine);
-        return { name, memoryMiB: this.budgets.withinMiB(name, Math.max(leastMiB, ownMiB)) };
+        const allowedMiB = this.#options.allowedMiB?.(name) ?? Number.POSITIVE_INFINITY;
+        return { name, memoryMiB: Math.min(allowedMiB, this.budgets.withinMiB(name, Math.max(leastMiB, ownMiB))) };
       }),
       links: { default: { bandwidthMbps: slowest.bandwidthMbps, latencyMs: slowest.latencyMs }, pairs },
     });

@@ -34,13 +34,18 @@ const layers = subject.sequence.layers.map(
 );
 
 /** A planner that has profiled a and b and measured the link between them. */
-function profiledPlanner(clock: VirtualClock, observe: (event: RunEvent) => void): LayoutPlanner {
+function profiledPlanner(
+  clock: VirtualClock,
+  observe: (event: RunEvent) => void,
+  allowedMiB?: (device: string) => number,
+): LayoutPlanner {
   const machine = { ...machineConfig({ subject, machine: {} }, 2), batchSizesToProfile: [4] };
   const planner = new LayoutPlanner({
     ...{ subject, machine, clock },
     hooks: { observe },
     plan: async () => plan,
     planAgain: async () => undefined,
+    ...(allowedMiB === undefined ? {} : { allowedMiB }),
   });
   for (const device of ['a', 'b']) {
     planner.joined(device, { memoryMiB: 1000, cores: 1, engine: 'a test', machine: device });
@@ -101,4 +106,23 @@ test('computing and transfers of the profile are corrected separately and announ
   await train(18, 0.5);
   const roundMs = predictedMs(profiles.at(-1)?.devices ?? {});
   assert.deepEqual(checked.slice(1), [{ kind: 'checked', roundMs, plannedMs: 1 }]);
+});
+
+test('after a loss, plans keep to the memory that the user allows, however much the device has', async () => {
+  const noOne = (): boolean => false;
+  const request = { devices: ['b'], from: plan, lost: ['a'] };
+  const free = await profiledPlanner(createVirtualClock(), () => {}).plan(request, noOne);
+  assert.deepEqual(
+    free?.stages.map(({ devices }) => devices),
+    [['b']],
+  );
+  const needed = free?.predicted.peakMemoryMiB['b'] ?? 0;
+  const held = async (mib: number): Promise<unknown> =>
+    profiledPlanner(
+      createVirtualClock(),
+      () => {},
+      (device) => (device === 'b' ? mib : 1),
+    ).plan(request, noOne);
+  assert.ok(await held(needed));
+  assert.equal(await held(needed / 2), undefined, 'the light re-plan refuses it, and so does the planner');
 });

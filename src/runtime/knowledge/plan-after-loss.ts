@@ -7,6 +7,7 @@ import { planInGrains, planInSamples, profileInGrains } from '../../planner/grai
 import { type Capacities, partitionedAgain } from '../../planner/replan/capacities.ts';
 import { lightReplan } from '../../planner/replan/light.ts';
 import { takeOver } from '../../planner/replan/respipe.ts';
+import { fittingWithCopies } from '../../planner/replan/room-for-copies.ts';
 import { assumedProfile, type ReplanInput } from '../../planner/replan/survivors.ts';
 import { withStalenessAgain } from '../../schedule/staleness.ts';
 import { optimizerStateCount } from '../protocol/training-spec.ts';
@@ -89,7 +90,10 @@ function withoutLost(
   const workers = workersOf(from).filter((device) => devices.includes(device));
   const found = replanned(input, recovery?.replan ?? 'light', { workers, capacities });
   const plan = withStalenessAgain(grain === 1 ? found : planInSamples(found, grain), options.staleness ?? {});
-  return withCopiesOf(plan, recovery ?? {});
+  const copied = withCopiesOf(plan, recovery ?? {});
+  if (profile === undefined || (recovery?.replan ?? 'light') !== 'light') return copied;
+  const isCopied = options.machine.replicateEvery !== 0;
+  return fittingWithCopies(copied, input.cluster, { profile, optimizerState: input.optimizerState ?? 0, isCopied });
 }
 
 function replanned(

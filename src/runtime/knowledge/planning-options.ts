@@ -22,7 +22,12 @@ export interface PlanningOptions {
   readonly subject: RunSubject;
   readonly clock: Clock;
   readonly hooks: { readonly observe: Observer };
-  readonly machine: { readonly endRound: number; readonly batchSizesToProfile: readonly number[] };
+  readonly machine: {
+    readonly endRound: number;
+    readonly batchSizesToProfile: readonly number[];
+    /** 0: no copies are made. */
+    readonly replicateEvery?: number;
+  };
   /** Chooses the first plan; undefined when `isOver` says that nobody wants it any more. InputError: nothing fits. */
   plan(profile: Profile, cluster: Cluster, isOver: () => boolean): Promise<Plan | undefined>;
   /** Chooses another plan for a run that has one. Absent: a plan is not bettered during the run. */
@@ -33,6 +38,8 @@ export interface PlanningOptions {
   readonly givenPlan?: Plan;
   /** Of plans whose rounds overlap: the staleness that is wished for after a change. Default: the least. */
   readonly staleness?: StalenessWish;
+  /** MiB of a device that the user allows for training; undefined where nothing is said. Default: nothing is. */
+  allowedMiB?(device: string): number | undefined;
   /** How the run follows slower devices and losses. Default: drift is watched, and re-planning is light. */
   readonly recovery?: RecoveryPolicy;
   /** Whether the devices can hold what it asks of them. Throws InputError. Default: not looked at. */

@@ -193,6 +193,26 @@ export type RunEvent =
       readonly loss: number;
       readonly sampleCount: number;
     }
+  /** The best test so far: the model after `round` rounds is kept. */
+  | { readonly kind: 'best'; readonly metric: string; readonly value: number; readonly round: number }
+  /** `testsSince` tests have found nothing better than the best: training ends after `round` rounds. */
+  | {
+      readonly kind: 'early-stop';
+      readonly round: number;
+      readonly bestRound: number;
+      readonly metric: string;
+      readonly value: number;
+      readonly testsSince: number;
+    }
+  /** Somebody asked for this in the window, and it is being done. */
+  | {
+      readonly kind: 'asked';
+      readonly what: 'stop' | 'drain' | 'learning-rate';
+      readonly device?: string;
+      readonly factor?: number;
+    }
+  /** From `round` on the learning rate is `factor` times what the schedule says. */
+  | { readonly kind: 'learning-rate'; readonly round: number; readonly factor: number }
   | { readonly kind: 'stopped'; readonly round: number }
   | { readonly kind: 'failed'; readonly message: string };
 

@@ -30,8 +30,8 @@ export function encodeModel(graph: Graph): {
 }
 
 /**
- * The graph again. Its weights are zeros, which the system backs with memory only where they are touched. Throws
- * ProtocolError or InputError.
+ * The graph again. Its weights are zeros: for their shapes only, and all in the same memory. Throws ProtocolError or
+ * InputError.
  */
 export function decodeModel(message: ModelMessage, frame: Frame): Graph {
   const bytes = frame.tensors?.[0]?.data;
@@ -40,6 +40,8 @@ export function decodeModel(message: ModelMessage, frame: Frame): Graph {
   const weights = [...message.parameters, ...message.buffers];
   const names = new Set(weights.map((weight) => weight.name));
   const initializers = new Map(graph.initializers);
+  const mostElements = weights.reduce((most, { shape }) => Math.max(most, elementCount(shape)), 0);
+  const placeholder = zeros(mostElements);
   const inputs = new Map(graph.inputs.map((input) => [input.name, input]));
   for (const { name, shape } of weights) {
     const input = inputs.get(name);
@@ -51,7 +53,7 @@ export function decodeModel(message: ModelMessage, frame: Frame): Graph {
     ) {
       throw new ProtocolError(`The coordinator sent a model whose graph does not read ${name} as float32[${shape}].`);
     }
-    initializers.set(name, wrap('float32', shape, zeros(elementCount(shape))));
+    initializers.set(name, wrap('float32', shape, placeholder.subarray(0, elementCount(shape))));
   }
   return {
     ...graph,

@@ -1,7 +1,7 @@
 // Tests a trained model on data it was not trained on: in inference mode, on the engine.
 
 import { defined } from '../../assert.ts';
-import type { Engine, Executable } from '../../engine/engine.ts';
+import type { DeviceChoice, Engine, Executable } from '../../engine/engine.ts';
 import type { Graph } from '../../graph/graph.ts';
 import { type LayerSequence, layers } from '../../graph/layers.ts';
 import { inferenceMode } from '../../graph/onnx/modes.ts';
@@ -9,6 +9,7 @@ import { elementCount, scalar, type Tensor } from '../../graph/tensor.ts';
 import { batchOf } from '../../training/data/batch.ts';
 import { countedLabels, type Dataset, gatherField } from '../../training/data/dataset.ts';
 import { countsCorrect, type LossKind } from '../../training/losses.ts';
+import { type ScoreSheet, scoreSheet, type TestDetails } from '../../training/scores.ts';
 import { design } from '../device/designers.ts';
 import { ownCopy, sliceSamples } from '../device/samples.ts';
 import { type BindTask, bindToModel, labelCut, sizedByData } from './subject.ts';
@@ -32,6 +33,8 @@ export interface Evaluation {
   readonly sampleCount: number;
   /** Of next tokens: e to the mean loss of a token. Absent for other data. */
   readonly perplexity?: number;
+  /** By class and by sample; absent where a sample has more outputs than anyone would read. */
+  readonly details?: TestDetails;
 }
 
 /** Samples of one run. */
@@ -40,8 +43,23 @@ const batchSize = 100;
 /** Makes an engine in this process, with this many compute threads. */
 export type EngineFactory = (options: {
   readonly engine: EvaluateOptions['engine'];
+  /** Default 'cpu'. */
+  readonly device?: DeviceChoice;
   readonly threadCount: number;
 }) => Promise<Engine>;
+
+/** The engine of a run in this process. */
+export function engineOf({
+  engine,
+  device,
+  threads,
+}: {
+  readonly engine: EvaluateOptions['engine'];
+  readonly device: DeviceChoice;
+  readonly threads: number;
+}): Parameters<EngineFactory>[0] {
+  return { engine, device, threadCount: threads };
+}
 
 /**
  * Runs a model in inference mode over a data set. Every sample counts once, in the last, smaller batch too. Throws
@@ -69,6 +87,7 @@ async function run(engine: Engine, sequence: LayerSequence, data: Dataset, loss:
   const size = sequence.fixedBatch ?? Math.min(batchSize, data.sampleCount);
   let [lossSum, correctCount, weight] = [0, 0, 0];
   let compiled: Compiled | undefined;
+  const sheet = sheetOf(sequence, data, loss);
   for (let first = 0; first < data.sampleCount; first += size) {
     const count = Math.min(size, data.sampleCount - first);
     if (compiled?.count !== count) {
@@ -81,7 +100,7 @@ async function run(engine: Engine, sequence: LayerSequence, data: Dataset, loss:
       Uint32Array.from({ length: count }, (_, index) => first + index),
     );
     weight += data.labels.ignored === undefined ? count : countedLabels(labels) / elementCount(labels.shape.slice(1));
-    const [batchLoss, batchCorrect] = await runBatch(engine, compiled, data, { first, labels });
+    const [batchLoss, batchCorrect] = await runBatch(engine, compiled, data, { first, labels, sheet });
     lossSum += batchLoss;
     correctCount += batchCorrect;
   }
@@ -90,7 +109,16 @@ async function run(engine: Engine, sequence: LayerSequence, data: Dataset, loss:
     loss: lossSum / weight,
     sampleCount: data.sampleCount,
     ...(isLanguage(data) ? { perplexity: Math.exp(lossSum / weight) } : {}),
+    ...(sheet === undefined ? {} : { details: sheet.details() }),
   };
+}
+
+function sheetOf({ layers: all }: LayerSequence, data: Dataset, loss: LossKind): ScoreSheet | undefined {
+  const output = defined(all.at(-1)?.outputs[0], 'the output');
+  // numbers of half precision are stored as bits
+  if (output.type === 'float16') return undefined;
+  const shape = output.shape.map((size) => (typeof size === 'number' ? size : 1));
+  return scoreSheet(loss, shape, data.labels.values.shape);
 }
 
 function isLanguage({ preparation }: Dataset): boolean {
@@ -135,7 +163,7 @@ async function runBatch(
   engine: Engine,
   { count, forwardCount, forward, loss }: Compiled,
   data: Dataset,
-  { first, labels }: { readonly first: number; readonly labels: Tensor },
+  { first, labels, sheet }: { readonly first: number; readonly labels: Tensor; readonly sheet: ScoreSheet | undefined },
 ): Promise<readonly [number, number]> {
   // The last sample fills up a batch of fixed size.
   const { inputs } = await batchOf(
@@ -146,7 +174,11 @@ async function runBatch(
     data.inputs.map((field, index) => [field.name, engine.upload(defined(inputs[index], field.name))]),
   );
   let logits = defined(Object.values(forward.run(feeds))[0], 'the output');
-  if (forwardCount > count) logits = engine.upload(ownCopy(sliceSamples(await engine.take(logits), 0, 0, count)));
+  if (forwardCount > count || sheet !== undefined) {
+    const taken = ownCopy(sliceSamples(await engine.take(logits), 0, 0, count));
+    sheet?.add(first, taken, labels, data.labels.ignored !== undefined);
+    logits = engine.upload(taken);
+  }
   const lossFeeds = { logits, labels: engine.upload(labels), scale: engine.upload(scalar('float32', 1)) };
   const results = loss.run(
     lossFeeds,

@@ -4,8 +4,8 @@ import { defined } from '../../assert.ts';
 import type { Cluster, DeviceTimes, LayerProfile, Plan } from '../../cluster/cluster.ts';
 import { InputError } from '../../errors.ts';
 import { frozenBytes, type LayerSequence } from '../../graph/layers.ts';
-import { program } from '../../schedule/generate.ts';
-import { simulate } from '../../simulator/simulate.ts';
+import { predictedPlan } from '../../planner/predict.ts';
+import { withCopies } from '../../planner/replan/room-for-copies.ts';
 import { filterBytes, withRuntimeBytes } from '../device/memory-need.ts';
 import { optimizerStateCount, type TrainingSpec } from '../protocol/training-spec.ts';
 import { layerTable } from './layer-table.ts';
@@ -13,15 +13,19 @@ import { layerTable } from './layer-table.ts';
 /** By model: its layers, as if all were trained. Differentiating them takes a while. */
 const tables = new WeakMap<LayerSequence, readonly LayerProfile[]>();
 
+/** What the memory of a plan's devices depends on. */
+interface PlanMemoryOptions {
+  readonly sequence: LayerSequence;
+  readonly training: TrainingSpec;
+  /** Whether the run makes copies for the case of a loss. Default true. */
+  readonly isCopied?: boolean;
+}
+
 /** Checks that each device can hold what the plan asks of it: eq. 3 and the runtime's buffers. Throws InputError. */
-export function checkPlanMemory(
-  plan: Plan,
-  { devices }: Cluster,
-  { sequence, training }: { sequence: LayerSequence; training: TrainingSpec },
-): void {
-  const needed = peakMemoryMiB(plan, sequence, training);
+export function checkPlanMemory(plan: Plan, { devices }: Cluster, options: PlanMemoryOptions): void {
+  const needed = plannedMemoryMiB(plan, options);
   for (const { name, memoryMiB } of devices) {
-    const neededMiB = needed.get(name) ?? 0;
+    const neededMiB = needed[name] ?? 0;
     if (neededMiB <= memoryMiB) continue;
     const {
       layers: [first, end],
@@ -34,7 +38,11 @@ export function checkPlanMemory(
   }
 }
 
-function peakMemoryMiB(plan: Plan, sequence: LayerSequence, training: TrainingSpec): ReadonlyMap<string, number> {
+/** By device of a plan: what it keeps, in MiB. */
+export function plannedMemoryMiB(
+  plan: Plan,
+  { sequence, training, isCopied = true }: PlanMemoryOptions,
+): Readonly<Record<string, number>> {
   const table = tables.get(sequence) ?? layerTable('', sequence).layers;
   tables.set(sequence, table);
   const frozen = new Set(training.frozen);
@@ -55,9 +63,9 @@ function peakMemoryMiB(plan: Plan, sequence: LayerSequence, training: TrainingSp
     devices: names.map((name) => ({ name, memoryMiB: 1 })),
     links: { default: { bandwidthMbps: 1000 } },
   };
-  const { devices } = simulate(program(plan), plan, profile, cluster, {
-    events: false,
-    optimizerState: optimizerStateCount(training),
+  const optimizerState = optimizerStateCount(training);
+  const { predicted } = withCopies(predictedPlan(plan, profile, cluster, optimizerState), {
+    ...{ profile, optimizerState, isCopied },
   });
-  return new Map(Object.entries(devices).map(([name, device]) => [name, device.peakMemoryMiB]));
+  return predicted.peakMemoryMiB;
 }

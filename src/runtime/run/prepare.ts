@@ -28,6 +28,7 @@ import type { RunState } from '../protocol/run-state.ts';
 import type { RunSubject } from '../protocol/run-subject.ts';
 import type { TrainingSpec } from '../protocol/training-spec.ts';
 import { batchesOf, batchOrder, comingRestSize, leftOut } from './batches.ts';
+import { checkBest } from './best-metric.ts';
 import { trainedLayers } from './fine-tuning.ts';
 import type { LoadedModel } from './loaded-model.ts';
 import { autoSchedule, correctionIn, recoveryOf, type TrainSettings } from './settings.ts';
@@ -106,6 +107,7 @@ function machineConfig(
   const recovery = recoveryOf(settings);
   const replicateEvery = settings.replicateEvery ?? recovery.copyEvery;
   const evaluateEvery = test === undefined ? 0 : (settings.evalEvery ?? perEpoch * epochsPerTest);
+  checkBest(settings, { hasTest: test !== undefined, evaluateEvery });
   return {
     workerCount: settings.workers + settings.remote,
     ...(replicateEvery === undefined ? {} : { replicateEvery }),

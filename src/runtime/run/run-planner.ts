@@ -7,6 +7,7 @@ import { InputError } from '../../errors.ts';
 import { planTangentSteps } from '../../planner/forward-gradient.ts';
 import { checkGrains, planInSamples, profileInGrains } from '../../planner/grains.ts';
 import { compareModesSteps } from '../../planner/modes.ts';
+import { type CopiesOptions, fittingWithCopies, planWithCopies } from '../../planner/replan/room-for-copies.ts';
 import { remaining } from '../../planner/replan/survivors.ts';
 import { runInSlices, type Steps } from '../../planner/steps.ts';
 import { checkProgram } from '../../schedule/check.ts';
@@ -14,14 +15,14 @@ import { program } from '../../schedule/generate.ts';
 import { withStaleness } from '../../schedule/staleness.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
 import { withLinks } from '../knowledge/link-watch.ts';
-import type { PlanWish } from '../knowledge/planning-options.ts';
+import type { PlanningOptions, PlanWish } from '../knowledge/planning-options.ts';
 import type { LinkChange, Observer, RunEvent } from '../protocol/events.ts';
 import type { Thoroughness } from '../protocol/profile-points.ts';
 import { optimizerStateCount } from '../protocol/training-spec.ts';
 import { choosePlanSteps } from './choose-plan.ts';
 import { withForwardOnly } from './fine-tuning.ts';
 import { keepPlan, keptPlan } from './kept-plans.ts';
-import { checkPlanMemory } from './plan-memory.ts';
+import { checkPlanMemory, plannedMemoryMiB } from './plan-memory.ts';
 import { checkPlanFits, type PreparedRun } from './prepare.ts';
 import { autoSchedule, type TrainMode } from './settings.ts';
 
@@ -125,7 +126,21 @@ export class RunPlanner {
 
   /** Throws InputError if the devices cannot hold what a given plan asks of them. */
   checkGiven(given: Plan, measured: Cluster): void {
-    checkPlanMemory(given, this.#given(measured), this.#prepared.subject);
+    checkPlanMemory(given, this.#given(measured), this.#memoryOptions());
+  }
+
+  #memoryOptions() {
+    const { subject, settings } = this.#prepared;
+    return { ...subject, isCopied: settings.replicateEvery !== 0 };
+  }
+
+  /** A given plan, checked and announced, with what its devices keep where that has not been predicted. */
+  usedAsGiven(given: Plan): Plan {
+    const { predicted } = given;
+    if (Object.keys(predicted.peakMemoryMiB).length > 0) return this.used(given, 0);
+    const checked = this.#checked(given);
+    const peakMemoryMiB = plannedMemoryMiB(checked, this.#memoryOptions());
+    return this.used({ ...checked, predicted: { ...predicted, peakMemoryMiB } }, 0);
   }
 
   /** The plan that the run begins with, checked and announced. */
@@ -134,6 +149,13 @@ export class RunPlanner {
     const layerNames = this.#prepared.subject.sequence.layers.map((layer) => layer.name);
     this.#environment.observe({ kind: 'plan', plan, planningMs, layerNames });
     return plan;
+  }
+
+  /** What re-plans are to know of memory: what the user's cluster allows, and what to do where it is short. */
+  get memoryWishes(): Required<Pick<PlanningOptions, 'allowedMiB' | 'mayRecompute'>> {
+    const devices = this.#prepared.cluster?.devices ?? [];
+    const allowedMiB = (device: string): number | undefined => devices.find(({ name }) => name === device)?.memoryMiB;
+    return { mayRecompute: this.mayRecompute, allowedMiB };
   }
 
   /** Whether devices may compute activations again, where they have too little memory. */
@@ -171,6 +193,7 @@ export class RunPlanner {
       mayRecompute: this.mayRecompute,
       ...(microBatch === undefined ? {} : { microBatchSize: microBatch / grain }),
       useAll: settings.useAll,
+      ...(settings.staleness === undefined ? {} : { staleness: settings.staleness }),
     };
   }
 
@@ -190,8 +213,10 @@ export class RunPlanner {
         isTimeUp: () => clock.now() > endMs,
       });
     }
-    const asked = { ...settings, profile: grain === 1 ? profile : profileInGrains(profile, grain), cluster };
-    const found = yield* choosePlanSteps({ isTimeUp: () => clock.now() > endMs, ...asked }, useAll);
+    const asked = { ...settings, profile: grain === 1 ? profile : profileInGrains(profile, grain) };
+    const find = (from: Cluster): Steps<Plan> =>
+      choosePlanSteps({ isTimeUp: () => clock.now() > endMs, ...asked, cluster: from }, useAll);
+    const found = yield* planWithCopies(cluster, this.#copiesOptions(asked.profile), find);
     return grain === 1 ? found : planInSamples(found, grain);
   }
 
@@ -209,7 +234,13 @@ export class RunPlanner {
     });
     this.#mode = chosen.mode;
     observe({ kind: 'modes', modes, chosen: chosen.mode });
-    return chosen.plan;
+    return fittingWithCopies(chosen.plan, cluster, this.#copiesOptions(profile));
+  }
+
+  #copiesOptions(profile: Profile): CopiesOptions {
+    const { settings, subject } = this.#prepared;
+    const optimizerState = optimizerStateCount(subject.training);
+    return { profile, optimizerState, isCopied: settings.replicateEvery !== 0 };
   }
 
   /** Every plan is checked before it runs, given ones too. */

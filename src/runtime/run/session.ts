@@ -5,9 +5,9 @@
 import type { Clock } from '../../clock.ts';
 import type { Plan } from '../../cluster/cluster.ts';
 import { bytesInMiB } from '../../cluster/memory.ts';
+import type { DeviceChoice } from '../../engine/engine.ts';
 import { RunError } from '../../errors.ts';
 import type { LayerSequence } from '../../graph/layers.ts';
-import { importModel } from '../../graph/onnx/import.ts';
 import { wishOf } from '../../schedule/staleness.ts';
 import { saveCheckpoint } from '../../storage/checkpoints.ts';
 import type { RunFolder } from '../../storage/run-folder.ts';
@@ -22,13 +22,14 @@ import { NotFinite } from '../protocol/not-finite.ts';
 import { batchAt } from '../protocol/round-batch.ts';
 import type { RunState } from '../protocol/run-state.ts';
 import { BatchesAhead } from './batches-ahead.ts';
-import { type EngineFactory, type Evaluation, evaluateOn } from './evaluate.ts';
+import { type EngineFactory, type Evaluation, engineOf } from './evaluate.ts';
 import { explainNotFinite } from './first-not-finite.ts';
 import { trainHere } from './local.ts';
 import { localPlan } from './local-plan.ts';
 import type { LocalWorkers } from './local-workers.ts';
 import type { PreparedRun } from './prepare.ts';
 import { RunPlanner } from './run-planner.ts';
+import { RunTests } from './run-tests.ts';
 import { recoveryOf } from './settings.ts';
 
 export interface SessionEnvironment {
@@ -60,6 +61,8 @@ export interface ClusterOptions {
   /** Compute threads of each of them. */
   readonly threads: number;
   readonly engine: 'onnxruntime' | 'reference';
+  /** What they compute on. Default: 'cpu'. */
+  readonly device?: DeviceChoice;
   /** These processes, if they have been started already. */
   readonly localWorkers?: LocalWorkers;
   /** Where `asteroid drain` leaves its requests. */
@@ -90,6 +93,8 @@ export interface SessionResult {
   readonly trainSeconds: number;
   readonly state: RunState;
   readonly evaluation: Evaluation | undefined;
+  /** The rounds that the model of the run has seen: fewer where the best is kept. */
+  readonly modelRound: number;
   /** Undefined where the run was stopped before there was one. */
   readonly plan: Plan | undefined;
 }
@@ -124,7 +129,9 @@ class TrainingSession {
   #isTraining = false;
   #lastCommitMs = 0;
   #planReadyMs = 0;
-  #evaluationMs = 0;
+  readonly #tests: RunTests;
+  /** Aborted by Ctrl-C, and where further training makes nothing better. */
+  readonly #end = new AbortController();
 
   constructor(host: SessionHost, run: PreparedRun, environment: SessionEnvironment, folder: RunFolder | undefined) {
     this.#host = host;
@@ -136,6 +143,8 @@ class TrainingSession {
     this.#sequence = run.subject.sequence;
     this.#state = run.subject.state;
     this.#stateRound = run.machine.firstRound;
+    const { clock, observe } = environment;
+    this.#tests = new RunTests({ run, createEngine: host.createEngine, clock, observe, folder });
   }
 
   async run(): Promise<SessionResult> {
@@ -143,20 +152,23 @@ class TrainingSession {
     const { clock } = this.#environment;
     this.#planReadyMs = clock.now();
     const isDone = machine.firstRound >= machine.endRound;
-    const { round, stopped } = isDone ? { round: machine.firstRound, stopped: false } : await this.#train();
-    const trainSeconds = (clock.now() - this.#planReadyMs - this.#evaluationMs) / 1000;
+    const { round, stopped: isShort } = isDone ? { round: machine.firstRound, stopped: false } : await this.#train();
+    const stopped = isShort && !this.#tests.isExhausted;
+    const trainSeconds = (clock.now() - this.#planReadyMs - this.#tests.spentMs) / 1000;
     if (stopped) this.#observe({ kind: 'stopped', round });
     // Stopped before the first round: there is nothing that was not there before.
     const bytes = isDone || round > machine.firstRound ? this.#trainedModel() : undefined;
     if (bytes !== undefined) await this.#folder?.write('model.onnx', bytes);
-    const evaluation = stopped || bytes === undefined ? undefined : await this.#evaluate(bytes, round);
+    const kept = stopped || bytes === undefined ? undefined : await this.#tests.result(round, bytes);
+    if (kept !== undefined && kept.bytes !== bytes) await this.#folder?.write('model.onnx', kept.bytes);
     return {
       rounds: round,
       stopped,
       losses: this.#losses,
       trainSeconds,
       state: this.#state,
-      evaluation,
+      evaluation: kept?.evaluation,
+      modelRound: kept?.round ?? round,
       plan: this.#plan,
     };
   }
@@ -166,6 +178,10 @@ class TrainingSession {
   }
 
   #train(): Promise<CoordinatorEnd> {
+    const { signal } = this.#environment;
+    const end = (): void => this.#end.abort();
+    signal.addEventListener('abort', end, { once: true });
+    if (signal.aborted) end();
     const hooks: RunHooks = {
       batch: (round) => this.#batches.at(round),
       observe: (event) => this.#watch(event),
@@ -174,9 +190,10 @@ class TrainingSession {
       onCheckpoint: (round, state) => this.#checkpoint(round, state),
     };
     const training = this.#prepared.machine.workerCount === 0 ? this.#trainHere(hooks) : this.#trainOverWorkers(hooks);
-    return training.catch(async (error: unknown) => {
+    const explained = training.catch(async (error: unknown) => {
       throw error instanceof NotFinite ? await this.#explained(error) : error;
     });
+    return explained.finally(() => signal.removeEventListener('abort', end));
   }
 
   /** The error with the layer where numbers left the finite ones. */
@@ -199,11 +216,12 @@ class TrainingSession {
 
   async #trainHere(hooks: RunHooks): Promise<CoordinatorEnd> {
     const { settings } = this.#prepared;
-    const { clock, signal, stageStore } = this.#environment;
+    const { clock, stageStore } = this.#environment;
+    const { signal } = this.#end;
     const microBatch = this.#sequence.fixedBatch ?? settings.microBatch ?? settings.batch;
     const plan = localPlan(this.#sequence.layers.length, settings.batch, microBatch, this.#prepared.subject.training);
     this.#plan = plan;
-    const engine = await this.#host.createEngine({ engine: settings.engine, threadCount: settings.threads });
+    const engine = await this.#host.createEngine(engineOf(settings));
     if (engine.warning !== undefined) this.#observe({ kind: 'warning', message: engine.warning });
     try {
       return await trainHere(this.#prepared.subject, hooks, this.#prepared.machine, plan, {
@@ -220,9 +238,10 @@ class TrainingSession {
 
   #trainOverWorkers(hooks: RunHooks): Promise<CoordinatorEnd> {
     const { settings } = this.#prepared;
-    const { clock, signal, localWorkers } = this.#environment;
+    const { clock, localWorkers } = this.#environment;
+    const { signal } = this.#end;
     const given = this.#prepared.plan;
-    if (given !== undefined) this.#plan = this.#planner.used(given, 0);
+    if (given !== undefined) this.#plan = this.#planner.usedAsGiven(given);
     const planner = this.#planner;
     return this.#host.runCluster(
       {
@@ -235,7 +254,7 @@ class TrainingSession {
           return plan;
         },
         planAgain: (profile, cluster, wish) => planner.again(profile, cluster, wish),
-        mayRecompute: planner.mayRecompute,
+        ...planner.memoryWishes,
         recovery: recoveryOf(settings),
         staleness: this.#plan?.staleness === undefined ? settings : wishOf(this.#plan),
         ...(this.#plan === undefined ? {} : { givenPlan: this.#plan }),
@@ -251,6 +270,7 @@ class TrainingSession {
         localCount: settings.workers,
         threads: settings.threads,
         engine: settings.engine,
+        device: settings.device,
         ...(localWorkers === undefined ? {} : { localWorkers }),
         clock,
         signal,
@@ -336,7 +356,8 @@ class TrainingSession {
       round % evaluateEvery === 0 &&
       round < endRound &&
       !this.#environment.signal.aborted;
-    if (isTested) await this.#evaluate(this.#trainedModel(), round);
+    if (isTested) await this.#tests.at(round, this.#trainedModel());
+    if (isTested && this.#tests.isExhausted) this.#end.abort();
     this.#lastCommitMs = this.#environment.clock.now();
     return isSafe;
   }
@@ -375,15 +396,5 @@ class TrainingSession {
     const { preparation, classNames } = train;
     const entries = useEntries({ loss: settings.loss, preparation, classNames });
     return model.write(new Map([...this.#state.parameter, ...this.#state.buffer]), entries);
-  }
-
-  async #evaluate(bytes: Uint8Array, round: number): Promise<Evaluation | undefined> {
-    const { test, settings } = this.#prepared;
-    if (test === undefined) return undefined;
-    const startMs = this.#environment.clock.now();
-    const evaluation = await evaluateOn(this.#host.createEngine, importModel(bytes).graph, test, settings);
-    this.#evaluationMs += this.#environment.clock.now() - startMs;
-    this.#observe({ kind: 'evaluated', round, ...evaluation });
-    return evaluation;
   }
 }

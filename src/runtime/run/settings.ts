@@ -1,6 +1,7 @@
 // The settings of a training run, as the library takes them; the command line makes them from flags and a config file
 // (cli/settings.ts).
 
+import type { DeviceChoice } from '../../engine/engine.ts';
 import type { RunningVariance } from '../../graph/graph.ts';
 import type { NoiseKind } from '../../noise.ts';
 import type { CompressMode } from '../../planner/compress.ts';
@@ -9,6 +10,7 @@ import type { LossKind } from '../../training/losses.ts';
 import type { StalenessCorrection } from '../../training/staleness.ts';
 import { type RecoveryName, type RecoveryPolicy, recoveryPolicies } from '../knowledge/recovery-policies.ts';
 import type { Thoroughness } from '../protocol/profile-points.ts';
+import type { BestMetric } from './best-metric.ts';
 
 /** Leaves the schedule to the planner. */
 export const autoSchedule = 'auto';
@@ -29,6 +31,10 @@ export interface TrainSettings extends DataSettings {
   readonly evalData?: string;
   /** Updates between tests; 0: only at the end. Absent: one epoch, or more epochs for at most 20 tests. */
   readonly evalEvery?: number;
+  /** By which tests the best model is kept. Absent: the last is the result; with patience, the loss. */
+  readonly keepBest?: BestMetric;
+  /** Training ends after so many tests without a better one. */
+  readonly patience?: number;
   readonly batch: number;
   /** The samples that do not fill a last batch of an epoch are left out of it. */
   readonly dropLast: boolean;
@@ -97,6 +103,8 @@ export interface TrainSettings extends DataSettings {
   readonly shuffle: boolean;
   readonly checkpointEvery?: number;
   readonly engine: 'onnxruntime' | 'reference';
+  /** What local workers compute on. */
+  readonly device: DeviceChoice;
   readonly threads: number;
   readonly replicateBatchNorm: boolean;
   /** Absent: as the model's producer has it. */

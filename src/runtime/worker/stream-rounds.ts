@@ -6,11 +6,11 @@
 //   tick                −2        −1        0         1         2     3
 //                       F0        F1        F2 B0     F3 B1     B2    B3
 //
-// Updates may be `commitWindow` rounds ahead of the commits. With clipping, a round is updated when it commits, and a
+// Updates may be `updateWindow` rounds ahead of the commits. With clipping, a round is updated when it commits, and a
 // forward pass that reads the version that this makes waits for it.
 
 import { defined } from '../../assert.ts';
-import { commitWindow } from '../../schedule/staleness.ts';
+import { updateWindow } from '../../schedule/staleness.ts';
 import { DeviceStream } from '../device/device-stream.ts';
 import type { RoundTotals } from '../device/round-sums.ts';
 import type { ToWorker } from '../protocol/messages.ts';
@@ -87,7 +87,7 @@ export class StreamRounds {
     const { clock } = context.options;
     const { program, stage, committedRound } = layout;
     const isClipped = defined(context.model, 'the model').training.clipNorm !== null;
-    const window = commitWindow(layout.plan);
+    const window = updateWindow(layout.plan, program.stage);
     const controls = new Map<number, Control>();
     const updateAt = (round: number): { learningRate: number; step: number; factor: number } => {
       const { learningRate, factor = 1 } = defined(controls.get(round), `round ${round}`);

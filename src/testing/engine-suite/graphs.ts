@@ -23,10 +23,14 @@ export function addGraph(step: number, size = 2): Graph {
   return emitter.build('add', ['y']);
 }
 
-/** picked = x[index]: fails where the index is out of range. */
+/**
+ * picked = x[positions[index]], where positions are 0 and 1: fails where the index is out of range, on a GPU too, whose
+ * own `Gather` takes any index for one within.
+ */
 export function pickGraph(): Graph {
   const emitter = new Emitter();
-  const inputs = [emitter.input('x', 'float32', [2]), emitter.input('index', 'int64', [1])];
+  const [x, index] = [emitter.input('x', 'float32', [2]), emitter.input('index', 'int64', [1])];
+  const inputs = [x, emitter.emit('Gather', [emitter.int64s([0, 1]), index])];
   emitter.append({ operator: 'Gather', domain: '', name: 'pick', inputs, outputs: ['picked'], attributes: {} });
   return emitter.build('picking', ['picked']);
 }

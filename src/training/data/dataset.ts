@@ -58,6 +58,8 @@ export interface Dataset {
   readonly classNames?: readonly string[];
   /** What was done to make the samples; absent: they are as stored. */
   readonly preparation?: Preparation;
+  /** Where a row comes from, for people: its file, or its line in one. */
+  rowName?(row: number): string;
   /** Labels become distributions when a batch is made; absent: they are delivered as they are. */
   readonly softening?: Softening;
 }

@@ -3,7 +3,13 @@
 // credentials are checked by `authenticate`, an option.
 
 import type { X509Certificate } from 'node:crypto';
-import { createServer as createHttpServer, type IncomingMessage, type Server, STATUS_CODES } from 'node:http';
+import {
+  createServer as createHttpServer,
+  type IncomingMessage,
+  type Server,
+  type ServerResponse,
+  STATUS_CODES,
+} from 'node:http';
 import { createServer as createHttpsServer } from 'node:https';
 import type { Socket } from 'node:net';
 import type { Duplex } from 'node:stream';
@@ -25,6 +31,15 @@ export interface Accepted {
   readonly kind: 'accepted';
   readonly name: string;
   readonly facts?: Readonly<Record<string, unknown>>;
+}
+
+/**
+ * Browsers at the same port: they ask for pages, or to upgrade with an Origin, which devices never send. They have the
+ * bounds of callers without a credential until `admit` is called.
+ */
+export interface Guests {
+  request(request: IncomingMessage, response: ServerResponse): void;
+  upgrade(request: IncomingMessage, stream: Duplex, head: Buffer, admit: () => void): void;
 }
 
 /** Options of listen. */
@@ -53,6 +68,8 @@ export interface ListenOptions extends WebSocketOptions {
   /** Host names by which callers may call this server, besides `host`, localhost and any address. */
   readonly allowedHosts?: readonly string[];
   readonly tls?: TlsOptions;
+  /** Absent: browsers are refused. */
+  readonly guests?: Guests;
   /** From the connection to a valid credential. Default 5 s. */
   readonly authenticationMs?: number;
   /** Connections without a valid credential yet; when there are more, the oldest is closed. Default 64. */
@@ -154,7 +171,8 @@ class Front {
     );
     http.on('connection', (socket: Socket) => this.#arrive(socket));
     http.on('clientError', (_error, socket) => socket.destroy());
-    http.on('request', (_request, response) => {
+    http.on('request', (request, response) => {
+      if (options.guests !== undefined) return options.guests.request(request, response);
       response
         .writeHead(426, { connection: 'close', 'content-type': 'text/plain' })
         .end('this is a server for WebSockets only\n');
@@ -164,6 +182,7 @@ class Front {
 
   async close(reason: string): Promise<void> {
     const closed = new Promise<void>((resolve) => this.#http.close(() => resolve()));
+    this.#http.closeAllConnections(); // of browsers that keep one open; links are no HTTP any more
     for (const { socket } of this.#waiting.values()) socket.destroy();
     await Promise.all([...this.#links].map((link) => link.close(reason)));
     for (const stream of this.#streams) stream.destroy();
@@ -208,6 +227,9 @@ class Front {
   #upgrade(request: IncomingMessage, stream: Duplex, head: Buffer): void {
     const { socket } = request;
     const { host, origin } = request.headers;
+    const { guests } = this.#options;
+    if (guests !== undefined && origin !== undefined)
+      return guests.upgrade(request, stream, head, () => this.#leave(keyOf(socket)));
     const tooMany = this.#limiter.allows(plainAddress(socket.remoteAddress ?? ''))
       ? undefined
       : ({ status: 429, reason: tooManyFailures } as const);

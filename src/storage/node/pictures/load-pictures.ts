@@ -123,6 +123,7 @@ function pictureDataset(
     ...createDataset(name, [input], labelField(targets, name), classNames?.length),
     ...(classNames === undefined ? {} : { classNames }),
     preparation: { kind: 'pictures', form: recipe.form },
+    rowName: (row) => files[row] ?? `picture ${row}`,
   };
 }
 

@@ -64,23 +64,32 @@ async function readConfig(path: string, disk: Disk): Promise<z.infer<typeof conf
   }
 }
 
-/** An encoder of a tokenizer.json. Throws InputError that names `file`. */
-export async function encoderOf(
-  text: string,
-  file: string,
-  specialTokens: Readonly<Record<string, string>> = {},
-): Promise<TokenEncoder> {
+/** Texts of token ids, without special tokens, by a tokenizer.json. Throws InputError. */
+export async function decoderOf(text: string): Promise<(ids: readonly number[]) => string> {
+  const tokenizer = await parsed(text, 'tokenizer.json');
+  return (ids) => tokenizer.decode([...ids], { skip_special_tokens: true });
+}
+
+async function parsed(text: string, file: string): Promise<InstanceType<TokenizerClass>> {
   const Tokenizer = await loadPackage();
-  let tokenizer: InstanceType<TokenizerClass>;
   try {
     const parts = { normalizer: null, pre_tokenizer: null, post_processor: null, decoder: null };
-    tokenizer = new Tokenizer({ ...parts, ...(JSON.parse(text) as object) }, {});
+    return new Tokenizer({ ...parts, ...(JSON.parse(text) as object) }, {});
   } catch (error) {
     throw new InputError(
       `${file} is no tokenizer.json that can be read (${(error as Error).message}); take the one of the ` +
         "model's folder.",
     );
   }
+}
+
+/** An encoder of a tokenizer.json. Throws InputError that names `file`. */
+export async function encoderOf(
+  text: string,
+  file: string,
+  specialTokens: Readonly<Record<string, string>> = {},
+): Promise<TokenEncoder> {
+  const tokenizer = await parsed(text, file);
   const idOf = (...names: readonly (string | undefined)[]): number | undefined =>
     names.map((name) => (name === undefined ? undefined : tokenizer.token_to_id(name))).find((id) => id !== undefined);
   const endId = idOf(specialTokens['eos_token'], '<|endoftext|>', '</s>', '<|im_end|>', '[SEP]');

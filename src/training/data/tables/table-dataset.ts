@@ -40,7 +40,12 @@ export function tableDataset(table: Table, task: TableTask): Datasets {
   const classCount = classNames?.length ?? inferClassCount(label);
   const dataset = createDataset(table.source, [input], label, classCount);
   const named = classNames === undefined ? {} : { classNames };
-  return { train: { ...dataset, ...named, preparation: { kind: 'table', form } }, findings: findingsOf(inputs) };
+  const { lineOf } = table;
+  const rowName = (row: number): string => `line ${lineOf(row)}`;
+  return {
+    train: { ...dataset, ...named, preparation: { kind: 'table', form }, rowName },
+    findings: findingsOf(inputs),
+  };
 }
 
 /** Rows without labels, made in a trained model's form. Throws InputError for a table without its columns. */

@@ -65,8 +65,10 @@ export function labelledTexts(table: Table, label: Column, options: TextOptions)
   const classCount = found.classNames?.length ?? inferClassCount(labels);
   const dataset = createDataset(table.source, fields, labels, classCount);
   const named = found.classNames === undefined ? {} : { classNames: found.classNames };
+  const { lineOf } = table;
+  const rowName = (row: number): string => `line ${lineOf(row)}`;
   return {
-    train: { ...dataset, ...named, preparation: { kind: 'text', form } },
+    train: { ...dataset, ...named, preparation: { kind: 'text', form }, rowName },
     findings: findingsOf(rows, length, encoder),
   };
 }

@@ -1,8 +1,8 @@
 // The events of a run that are one line on the terminal, and change nothing else that is shown.
 
-import { roundText } from '../cluster/draw.ts';
-import type { RunEvent } from '../runtime/protocol/events.ts';
-import { counted, duration } from './terminal.ts';
+import { roundText } from '../../cluster/draw.ts';
+import { counted, duration, memory } from '../../measures.ts';
+import type { RunEvent } from './events.ts';
 
 type Event<Kind extends RunEvent['kind']> = Extract<RunEvent, { readonly kind: Kind }>;
 
@@ -27,13 +27,64 @@ export function lineOf(event: RunEvent): readonly [label: string, text: string] 
       return ['Stream', streamText(event)];
     case 'reserve-ready':
       return ['Prepared', `for the loss of any one device, after ${event.seconds.toFixed(0)} s`];
+    case 'best':
+      return ['Best', `${event.metric} ${event.value.toPrecision(4)} so far, after round ${event.round}`];
+    case 'early-stop':
+      return ['Ends early', earlyText(event)];
     case 'note':
       return ['Note', event.message];
     case 'relayed':
       return ['Links', relayedText(event)];
+    case 'asked':
+      return ['Window', askedText(event)];
+    case 'learning-rate':
+      return ['Rate', `${event.factor} times the schedule's learning rate from round ${event.round} on`];
     default:
       return undefined;
   }
+}
+
+function earlyText({ metric, value, testsSince }: Event<'early-stop'>): string {
+  return `${counted(testsSince, 'test')} without a better ${metric} than ${value.toPrecision(4)}`;
+}
+
+function askedText({ what, device = '', factor = 1 }: Event<'asked'>): string {
+  switch (what) {
+    case 'stop':
+      return 'somebody asked to stop after this round';
+    case 'drain':
+      return `somebody asked to go on without ${device}`;
+    case 'learning-rate':
+      return `somebody asked for ${factor} times the schedule's learning rate`;
+  }
+}
+
+/** What follows a loss or a change, in a sentence. */
+export function recoveringText({
+  cause,
+  plan,
+  round,
+  repeatedRounds,
+  source,
+  movedMiB,
+}: Omit<Event<'recovering'>, 'kind' | 'lost'>): string {
+  const deviceCount = new Set(plan.stages.flatMap(({ devices }) => devices)).size;
+  const repeated =
+    repeatedRounds === 0
+      ? 'no round is lost'
+      : `${counted(repeatedRounds, 'round')} from ${round} on ${repeatedRounds === 1 ? 'is' : 'are'} computed again`;
+  const from = source === 'checkpoint' ? ', from the last checkpoint' : '';
+  const moved = movedMiB === 0 ? '' : `, ${memory(movedMiB)} of weights move`;
+  return `${cause}: continuing with ${counted(deviceCount, 'device')}; ${repeated}${from}${moved}`;
+}
+
+/** What it means for a device that its system killed its process for lack of memory. */
+export function memoryLoweredText({ device, fromMiB, toMiB }: Event<'memory-lowered'>): string {
+  const consequence =
+    toMiB === 0
+      ? 'it gets no work in this run'
+      : `plans count on ${memory(toMiB)} of it from now on, instead of ${memory(fromMiB)}`;
+  return `${device} was killed by its system for lack of memory: ${consequence}`;
 }
 
 function streamText({ round, staleness, correction }: Event<'stream'>): string {

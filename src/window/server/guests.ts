@@ -1,0 +1,141 @@
+// The window's part of a server: its page, the exchange of a token for a session, and the one WebSocket of each viewer.
+// It stands on the port of a run's workers, or on one of its own.
+
+import type { IncomingMessage, ServerResponse } from 'node:http';
+import type { Duplex } from 'node:stream';
+import { TLSSocket } from 'node:tls';
+import { WebSocketServer } from 'ws';
+import type { Guests } from '../../transport/node/websocket-server.ts';
+import { maxCommandBytes } from '../messages.ts';
+import type { Refusal, Shown, WindowDoor } from './door.ts';
+import type { PageFile } from './page-files.ts';
+import type { Viewers } from './viewers.ts';
+
+export interface WindowGuestsOptions {
+  readonly files: ReadonlyMap<string, PageFile>;
+  readonly door: WindowDoor;
+  readonly viewers: Viewers;
+}
+
+const maxTokenBytes = 512;
+const [sessionPath, socketPath] = ['/session', '/events'] as const;
+
+/** Serves the window's page to browsers, and what happens to those with a session. */
+export function createGuests({ files, door, viewers }: WindowGuestsOptions): Guests {
+  const webSockets = new WebSocketServer({
+    ...{ noServer: true, clientTracking: false, perMessageDeflate: false, maxPayload: maxCommandBytes },
+  });
+  return {
+    request(request, response) {
+      const shown = shownBy(request);
+      const refusal = door.refusal(shown);
+      if (refusal !== undefined) return refuse(response, refusal);
+      if (request.url === sessionPath) return session(door, shown, request, response);
+      serveFile(files, shown, request, response);
+    },
+    upgrade(request, stream, head, admit) {
+      const shown = shownBy(request);
+      const refusal = door.refusal(shown) ?? door.foreignRefusal(shown) ?? withoutSession(door, shown);
+      if (refusal !== undefined) return refuseUpgrade(stream, refusal);
+      if (request.url !== socketPath) return refuseUpgrade(stream, { status: 400, reason: 'there is nothing here' });
+      webSockets.handleUpgrade(request, stream, head, (socket) => {
+        admit();
+        viewers.add(socket);
+      });
+    },
+  };
+}
+
+function shownBy({ headers, socket }: IncomingMessage): Shown {
+  const site = headers['sec-fetch-site'];
+  const { remoteAddress, localAddress, localPort } = socket;
+  return {
+    ...{ host: headers.host, origin: headers.origin, cookie: headers.cookie },
+    site: Array.isArray(site) ? site[0] : site,
+    ...{ remoteAddress, localAddress, localPort },
+  };
+}
+
+function withoutSession(door: WindowDoor, shown: Shown): Refusal | undefined {
+  return door.hasSession(shown) ? undefined : { status: 401, reason: 'open the link that was printed' };
+}
+
+/** POST: a token for a session. GET: whether there is a session. */
+function session(door: WindowDoor, shown: Shown, request: IncomingMessage, response: ServerResponse): void {
+  if (request.method === 'GET') {
+    const refusal = withoutSession(door, shown);
+    return refusal === undefined ? send(response, 204) : refuse(response, refusal);
+  }
+  if (request.method !== 'POST') return send(response, 405, 'text/plain', 'GET or POST\n', { allow: 'GET, POST' });
+  const foreign = door.foreignRefusal(shown);
+  if (foreign !== undefined) return refuse(response, foreign);
+  const pieces: Buffer[] = [];
+  let length = 0;
+  request.on('data', (piece: Buffer) => {
+    length += piece.length;
+    if (length > maxTokenBytes) request.destroy();
+    else pieces.push(piece);
+  });
+  request.on('error', () => {});
+  request.on('end', () => {
+    const verdict = door.exchange(Buffer.concat(pieces).toString('utf8'), shown);
+    if ('cookie' in verdict) send(response, 204, undefined, undefined, { 'set-cookie': verdict.cookie });
+    else refuse(response, verdict);
+  });
+}
+
+function serveFile(
+  files: ReadonlyMap<string, PageFile>,
+  shown: Shown,
+  request: IncomingMessage,
+  response: ServerResponse,
+): void {
+  if (request.method !== 'GET' && request.method !== 'HEAD')
+    return send(response, 405, 'text/plain', 'GET only\n', { allow: 'GET, HEAD' });
+  const file = files.get(request.url ?? '');
+  if (file === undefined) return send(response, 404, 'text/plain', 'there is nothing here\n');
+  send(response, 200, file.type, request.method === 'HEAD' ? undefined : file.bytes, policy(shown, request));
+}
+
+/** Nothing but this server's own files and its WebSocket; no frame around it. */
+function policy({ host = '' }: Shown, { socket }: IncomingMessage): Record<string, string> {
+  const webSocket = `${socket instanceof TLSSocket ? 'wss' : 'ws'}://${host}`;
+  const sources = [
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'",
+    `connect-src 'self' ${webSocket}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'`,
+  ];
+  return {
+    'content-security-policy': sources.join('; '),
+    'cross-origin-opener-policy': 'same-origin',
+    'permissions-policy': 'camera=(), microphone=(), geolocation=()',
+  };
+}
+
+function refuse(response: ServerResponse, { status, reason }: Refusal): void {
+  send(response, status, 'text/plain', `${reason}\n`);
+}
+
+function send(
+  response: ServerResponse,
+  status: number,
+  type?: string,
+  body?: string | Uint8Array,
+  headers: Readonly<Record<string, string>> = {},
+): void {
+  response.writeHead(status, {
+    'cache-control': 'no-store',
+    'x-content-type-options': 'nosniff',
+    'referrer-policy': 'no-referrer',
+    'cross-origin-resource-policy': 'same-origin',
+    ...(type === undefined ? {} : { 'content-type': type }),
+    ...(body === undefined ? {} : { 'content-length': Buffer.byteLength(body) }),
+    ...headers,
+  });
+  response.end(body);
+}
+
+function refuseUpgrade(stream: Duplex, { status, reason }: Refusal): void {
+  const lines = [`HTTP/1.1 ${status} Refused`, 'connection: close', 'content-type: text/plain'];
+  stream.on('error', () => {});
+  stream.end(`${[...lines, `content-length: ${reason.length}`].join('\r\n')}\r\n\r\n${reason}`, () => stream.destroy());
+}

@@ -1,0 +1,148 @@
+// The window of a run that is under way: it hears the run's events, keeps the view for those who come later, and sends
+// viewers what happened, several times a second and only if somebody looks on.
+
+import { renderUnicodeCompact } from 'uqr';
+import type { Clock } from '../../clock.ts';
+import type { RunGuests, RunHandle } from '../../runtime/host/run-guests.ts';
+import type { RunEvent } from '../../runtime/protocol/events.ts';
+import type { Guests } from '../../transport/node/websocket-server.ts';
+import type { Abilities, Command, ServerMessage, Timed } from '../messages.ts';
+import { apply, emptyView, type View, type WindowEvent } from '../view.ts';
+import { WindowDoor } from './door.ts';
+import { createGuests } from './guests.ts';
+import { invitation } from './invitation.ts';
+import { readPageFiles } from './page-files.ts';
+import { Translation } from './translation.ts';
+import { Viewers } from './viewers.ts';
+
+export interface RunWindowOptions {
+  readonly model: string;
+  readonly clock: Clock;
+  /** For what viewers ask of the run: it is on record as all other events are. */
+  readonly record: (event: RunEvent) => void;
+  /** Asks the run to stop, as Ctrl-C does. Absent: viewers cannot. */
+  readonly stop?: () => void;
+  /** The window is open at this address; `isFar`: other machines reach it. Each call's link lets one browser in. */
+  onOpen(link: () => string, isFar: boolean): void;
+}
+
+/** Milliseconds between two messages to viewers. */
+export const tickMs = 200;
+/** Events of one message, at most: beyond, rounds are left out, of which the next view has the curve. */
+const mostEvents = 500;
+
+export class RunWindow implements RunGuests {
+  readonly #options: RunWindowOptions;
+  readonly #view: View;
+  readonly #startMs: number;
+  readonly #viewers: Viewers;
+  readonly #translation = new Translation();
+  #pending: Timed[] = [];
+  #cancelTick: (() => void) | undefined;
+  #run: RunHandle | undefined;
+  #door: WindowDoor | undefined;
+
+  constructor(options: RunWindowOptions) {
+    this.#options = options;
+    this.#view = emptyView(options.model);
+    this.#startMs = options.clock.now();
+    this.#viewers = new Viewers({
+      clock: options.clock,
+      welcome: () => JSON.stringify(this.#welcome()),
+      command: (command, answer) => this.#obey(command, answer),
+    });
+  }
+
+  /** Hears an event of the run. */
+  observe(event: RunEvent): void {
+    for (const shown of this.#translation.of(event)) this.#show(shown);
+  }
+
+  guests(server: Parameters<RunGuests['guests']>[0]): Guests {
+    this.#door = new WindowDoor({ clock: this.#options.clock, ...server });
+    return createGuests({ files: readPageFiles(), door: this.#door, viewers: this.#viewers });
+  }
+
+  begin(run: RunHandle): void {
+    this.#run = run;
+    this.#options.onOpen(() => this.#link(), run.isFar);
+  }
+
+  end(): void {
+    this.#tick();
+    this.#cancelTick?.();
+    this.#viewers.close('the run is over');
+    this.#viewers.terminate();
+  }
+
+  #link(): string {
+    return `${this.#run?.url}/#${this.#door?.mint()}`;
+  }
+
+  #show(event: WindowEvent): void {
+    const atMs = Math.round(this.#options.clock.now() - this.#startMs);
+    apply(this.#view, event, atMs);
+    if (this.#viewers.count === 0) return;
+    if (this.#pending.length < mostEvents || event.kind !== 'round') this.#pending.push([atMs, event]);
+    this.#cancelTick ??= this.#options.clock.after(tickMs, () => this.#tick());
+  }
+
+  #tick(): void {
+    this.#cancelTick = undefined;
+    const events = this.#pending;
+    this.#pending = [];
+    if (events.length > 0) this.#viewers.broadcast(JSON.stringify({ kind: 'events', events }));
+  }
+
+  /** What is pending is in the view already: others get it first, so that nobody sees it twice. */
+  #welcome(): ServerMessage {
+    this.#tick();
+    return { kind: 'view', view: this.#view, can: this.#abilities() };
+  }
+
+  #abilities(): Abilities {
+    const { drain, scaleLearningRate } = this.#run ?? {};
+    return {
+      ...{ stop: this.#options.stop !== undefined, drain: drain !== undefined, rate: scaleLearningRate !== undefined },
+      ...{ whatIf: false, invite: true },
+    };
+  }
+
+  #obey(command: Command, answer: (message: ServerMessage) => void): void {
+    const { id } = command;
+    const done = (text: string): void => answer({ kind: 'answer', id, text });
+    const refuse = (text: string): void => answer({ kind: 'refused', id, text });
+    switch (command.command) {
+      case 'stop':
+        if (this.#options.stop === undefined) return refuse('This run is not stopped from here.');
+        this.#options.record({ kind: 'asked', what: 'stop' });
+        this.#options.stop();
+        return done('It stops after this round.');
+      case 'drain':
+        return this.#drain(command.device, done, refuse);
+      case 'learning-rate':
+        if (this.#run?.scaleLearningRate === undefined) return refuse('This run has no learning rate to change.');
+        this.#options.record({ kind: 'asked', what: 'learning-rate', factor: command.factor });
+        this.#run.scaleLearningRate(command.factor);
+        return done(`The learning rate will be ${command.factor} times what the schedule says.`);
+      case 'invite':
+        return answer({ kind: 'answer', id, text: '', invitation: invitation(this.#link()) });
+      case 'what-if':
+        return refuse('Not now.');
+    }
+  }
+
+  #drain(device: string, done: (text: string) => void, refuse: (text: string) => void): void {
+    if (this.#run?.drain === undefined) return refuse('This run has one device.');
+    if (!this.#view.devices.some(({ name, isPresent }) => name === device && isPresent))
+      return refuse(`There is no device ${device}.`);
+    this.#options.record({ kind: 'asked', what: 'drain', device });
+    this.#run.drain(device);
+    done(`${device} leaves when the others have its work.`);
+  }
+}
+
+/** A link as a picture of text that phones read, on a dark or a light terminal. */
+export function qrText(link: string): string {
+  return renderUnicodeCompact(link, { border: 2 });
+}
