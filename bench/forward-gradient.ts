@@ -1,6 +1,7 @@
 // Forward gradients beside backpropagation, each case in a process of its own that trains as `asteroid train --workers
 // 0` does: the peak of the process over its start, and the time that a step computes; memory against depth; and what
-// drawing directions takes of a step. Linux only (/proc).
+// drawing directions takes of a step. Backpropagation runs as it does by default, in one micro-batch, and in the
+// micro-batches that are the default of forward gradients. Linux only (/proc).
 //   npm run bench -- forward-gradient [--models resnet-18:64,…] [--depths 4,8,16,32,48] [--input 64] [--steps 4]
 // Freed memory goes back to the system at once (bench/memory.ts: `returned`), so that the peak is that of the step.
 
@@ -15,6 +16,7 @@ import { layers } from '../dist/graph/layers.js';
 import { elementCount, type Tensor, tensor } from '../dist/graph/tensor.js';
 import { buildModel } from '../dist/models/zoo.js';
 import { writeNoise } from '../dist/noise.js';
+import { tangentMicroBatch } from '../dist/planner/forward-gradient.js';
 import { createRandom } from '../dist/random.js';
 import type { RunSubject } from '../dist/runtime/protocol/run-subject.js';
 import type { TrainingSpec } from '../dist/runtime/protocol/training-spec.js';
@@ -41,6 +43,7 @@ interface Case {
   /** A built-in model, or `depth:LAYERS`. */
   readonly model: string;
   readonly batch: number;
+  readonly microBatch: number;
   /** 0: backpropagation. */
   readonly tangents: number;
   readonly kind: 'gaussian' | 'rademacher';
@@ -49,8 +52,8 @@ interface Case {
 interface Measured extends Case {
   /** Of the process over its start: compiling is in it. */
   readonly peakMiB: number;
-  /** Of rounds after the first alone. */
-  readonly stepMiB: number;
+  /** Of rounds after the second, over what the process has between them: graphs, weights and their copies. */
+  readonly passMiB: number;
   readonly stepMs: number;
   readonly drawMs: number;
 }
@@ -67,32 +70,54 @@ function runAll(): void {
       [script, '--input', flags.input, '--steps', flags.steps, '--case', JSON.stringify(found)],
       returned,
     );
-  const rows = flags.models.split(',').map((text) => {
-    const [model = '', batch] = text.split(':');
-    const common = { model, batch: Number(batch), kind: 'rademacher' } as const;
-    const backward = measureIn({ ...common, tangents: 0 });
-    const forward = measureIn({ ...common, tangents: 1 });
-    const gaussian = measureIn({ ...common, tangents: 1, kind: 'gaussian' });
-    return [
-      text,
-      backward.peakMiB.toFixed(0),
-      forward.peakMiB.toFixed(0),
-      (forward.peakMiB / backward.peakMiB).toFixed(2),
-      backward.stepMs.toFixed(0),
-      forward.stepMs.toFixed(0),
-      (forward.stepMs / backward.stepMs).toFixed(2),
-      `${((100 * forward.drawMs) / forward.stepMs).toFixed(1)} %`,
-      `${((100 * gaussian.drawMs) / gaussian.stepMs).toFixed(1)} %`,
-    ];
-  });
-  const heads = ['model:batch', 'backward MiB', 'forward MiB', 'ratio', 'backward ms', 'forward ms', 'ratio'];
-  console.log(table([...heads, 'drawing, rademacher', 'drawing, gaussian'], rows));
-  const deep = flags.depths.split(',').map((depth) => {
-    const common = { model: `depth:${depth}`, batch: 64, kind: 'rademacher' } as const;
-    const [backward, one, four] = [0, 1, 4].map((tangents) => measureIn({ ...common, tangents }).stepMiB);
-    return [depth, ...[backward, one, four].map((peak) => defined(peak, 'a peak').toFixed(0))];
-  });
-  console.log(table(['layers', 'backward MiB', 'forward MiB, 1 tangent', '4 tangents'], deep));
+  const rows = flags.models
+    .split(',')
+    .filter(Boolean)
+    .map((text) => modelRow(text, measureIn));
+  const heads = ['model:batch', 'backward MiB', 'backward in micro-batches', 'forward MiB', 'of backward', 'of equal'];
+  const times = ['backward ms', 'forward ms', 'ratio', 'drawing, rademacher', 'drawing, gaussian'];
+  if (rows.length > 0) console.log(table([...heads, ...times], rows));
+  const deep = flags.depths
+    .split(',')
+    .filter(Boolean)
+    .map((depth) => {
+      const common = { model: `depth:${depth}`, batch: 64, microBatch: 64, kind: 'rademacher' } as const;
+      const [backward, one, four] = [0, 1, 4].map((tangents) => measureIn({ ...common, tangents }));
+      const all = [backward, one, four].map((found) => defined(found, 'a case'));
+      return [depth, ...all.map(({ passMiB }) => passMiB.toFixed(1)), ...all.map(({ peakMiB }) => peakMiB.toFixed(0))];
+    });
+  const kinds = ['backward', '1 tangent', '4 tangents'];
+  if (deep.length > 0)
+    console.log(
+      table(
+        ['layers', ...kinds.map((kind) => `step MiB, ${kind}`), ...kinds.map((kind) => `process MiB, ${kind}`)],
+        deep,
+      ),
+    );
+}
+
+/** A model by backpropagation as it is by default and in equal micro-batches, and by forward gradients. */
+function modelRow(text: string, measureIn: (found: Case) => Measured): readonly string[] {
+  const [model = '', batchText] = text.split(':');
+  const batch = Number(batchText);
+  const common = { model, batch, microBatch: tangentMicroBatch(batch), kind: 'rademacher' } as const;
+  const backward = measureIn({ ...common, microBatch: batch, tangents: 0 });
+  const equal = measureIn({ ...common, tangents: 0 });
+  const forward = measureIn({ ...common, tangents: 1 });
+  const gaussian = measureIn({ ...common, tangents: 1, kind: 'gaussian' });
+  return [
+    text,
+    backward.peakMiB.toFixed(0),
+    equal.peakMiB.toFixed(0),
+    forward.peakMiB.toFixed(0),
+    (forward.peakMiB / backward.peakMiB).toFixed(2),
+    (forward.peakMiB / equal.peakMiB).toFixed(2),
+    backward.stepMs.toFixed(0),
+    forward.stepMs.toFixed(0),
+    (forward.stepMs / backward.stepMs).toFixed(2),
+    `${((100 * forward.drawMs) / forward.stepMs).toFixed(1)} %`,
+    `${((100 * gaussian.drawMs) / gaussian.stepMs).toFixed(1)} %`,
+  ];
 }
 
 /** 3x3 convolutions of 16 channels with ReLU on 32x32. */
@@ -104,7 +129,7 @@ function deepNet(depth: number): Graph {
   return b.build([b.linear(b.flatten(b.globalAveragePool(x)), { name: 'head', outFeatures: 10 })]);
 }
 
-async function measure({ model, batch, tangents, kind }: Case): Promise<Measured> {
+async function measure({ model, batch, microBatch, tangents, kind }: Case): Promise<Measured> {
   const engine = await createOnnxRuntimeNodeEngine();
   const isDeep = model.startsWith('depth:');
   const graph = isDeep
@@ -112,23 +137,20 @@ async function measure({ model, batch, tangents, kind }: Case): Promise<Measured
     : buildModel(`${model}:input=${flags.input},classes=10`, { seed: 1 }).graph;
   const startMiB = residentMiB().now;
   resetPeak();
-  const subject = subjectOf(graph, { model, batch, tangents, kind });
+  const subject = subjectOf(graph, { model, batch, microBatch, tangents, kind });
   const { sequence, training } = subject;
   const random = createRandom(1);
   const shape = defined(graph.inputs[0], 'an input').shape.map((size) => (size === 'N' ? batch : Number(size)));
+  const pixels = new Float32Array(elementCount(shape));
+  for (let index = 0; index < pixels.length; index++) pixels[index] = random.normal();
   const stepMs: number[] = [];
-  let compilingMiB = 0;
+  let [mostMiB, betweenMiB] = [0, 0];
   await trainHere(
     subject,
     {
+      // Copies: what is uploaded is the engine's.
       batch: () => ({
-        inputs: [
-          tensor(
-            'float32',
-            shape,
-            Float32Array.from({ length: elementCount(shape) }, () => random.normal()),
-          ),
-        ],
+        inputs: [tensor('float32', shape, pixels.slice())],
         labels: tensor(
           'int64',
           [batch],
@@ -138,8 +160,8 @@ async function measure({ model, batch, tangents, kind }: Case): Promise<Measured
       observe: () => {},
       onCommitted: (_round, _loss, _correct, _rate, results) => {
         stepMs.push(defined(Object.values(results)[0], 'a result').busyMs);
-        if (stepMs.length > 1) return;
-        compilingMiB = residentMiB().peak;
+        if (stepMs.length !== 2) return;
+        ({ peak: mostMiB, now: betweenMiB } = residentMiB());
         resetPeak();
       },
       onCheckpoint: async () => true,
@@ -150,14 +172,14 @@ async function measure({ model, batch, tangents, kind }: Case): Promise<Measured
       learningRate: () => 1e-6,
       gradientScale: () => 1,
     },
-    localPlan(sequence.layers.length, batch, batch, training),
+    localPlan(sequence.layers.length, batch, microBatch, training),
     { engine, clock: systemClock, signal: new AbortController().signal },
   );
-  const stepMiB = residentMiB().peak - startMiB;
-  const peakMiB = Math.max(compilingMiB - startMiB, stepMiB);
+  const stepsMiB = residentMiB().peak;
+  const [peakMiB, passMiB] = [Math.max(mostMiB, stepsMiB) - startMiB, stepsMiB - betweenMiB];
   await engine.close();
   return {
-    ...{ model, batch, tangents, kind, peakMiB, stepMiB },
+    ...{ model, batch, microBatch, tangents, kind, peakMiB, passMiB },
     stepMs: median(stepMs.slice(1)),
     drawMs: drawMs(sequence.graph, kind),
   };

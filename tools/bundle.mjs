@@ -17,6 +17,7 @@ const threads = [
   'engine/node/compute-thread-entry',
   'runtime/host/stages-ahead-entry',
   'storage/node/pictures/decode-thread-entry',
+  'window/server/what-if-thread-entry',
 ];
 /** Processes whose code is the command's, by their name there (src/cli/command-line.ts). */
 const processes = { 'profile-apart': 'runtime/host/profile-apart-entry' };

@@ -14,6 +14,7 @@ import { buildModel } from '../models/zoo.ts';
 import { createRandom } from '../random.ts';
 import { inflate } from '../storage/node/inflate.ts';
 import { type CommandEnd, runCommand, temporaryFolder } from '../testing/command.ts';
+import { writeExternalModel } from '../testing/external-model.ts';
 import { readNpy, writeNpy } from '../training/data/npy.ts';
 import { readNpz } from '../training/data/npz.ts';
 
@@ -27,8 +28,10 @@ const pixels = Float32Array.from({ length: sampleCount * 784 }, () => random.uni
 const wanted: number[] = [];
 
 before(async () => {
-  const model = exportGraph(inferenceMode(buildModel('digits', { seed: 4 }).graph));
+  const graph = inferenceMode(buildModel('digits', { seed: 4 }).graph);
+  const model = exportGraph(graph);
   await writeFile(at('digits.onnx'), model);
+  writeExternalModel(at('outside.onnx'), graph);
   await writeFile(at('x.npy'), writeNpy(tensor('float32', [sampleCount, 1, 28, 28], [...pixels])));
   const session = await runtime.InferenceSession.create(model);
   const name = session.inputNames[0] as string;
@@ -71,9 +74,9 @@ test('three workers give what ONNX Runtime gives, in an npz and in order', optio
   assertWanted([...arrays.values()][0] as Tensor, 'y.npz');
 });
 
-test('from stdin to stdout nothing but the array is written', options, async () => {
+test('from stdin to stdout nothing but the array is written; weights are outside the model', options, async () => {
   await infer(
-    ['--data', '-', '-o', '-', '--batch', '5', '--micro-batch', '5'],
+    ['--model', 'outside.onnx', '--data', '-', '-o', '-', '--batch', '5', '--micro-batch', '5'],
     ['sh', '-c', 'cat x.npy | "$@" > y.npy', 'sh'],
   );
   assertWanted(readNpy({ name: 'y.npy', bytes: await readFile(at('y.npy')) }), 'y.npy');

@@ -1,7 +1,7 @@
 // The flags of the commands that infer, and the settings that follow from them.
 
 import { type Command, Option } from 'commander';
-import { activationEncoding } from '../cluster/activation-bits.ts';
+import { bitsWish } from '../cluster/activation-bits.ts';
 import type { Plan } from '../cluster/cluster.ts';
 import { parsePlan } from '../cluster/validate.ts';
 import { InputError } from '../errors.ts';
@@ -44,7 +44,10 @@ const flags: readonly (readonly [flag: string, description: string, preset?: str
   ['--output <NAME>', "the model's output to compute (default: its first)"],
   ['--planner <NAME>', `${inferencePlannerNames.join(' | ')} | ${unmeasuredPlanner} (by operations alone)`, 'best'],
   [`--objective <${objectives.join('|')}>`, 'what the plan is for', 'throughput'],
-  ['--activation-bits <16|8|6|4|2>', 'in how many bits activations travel, of a plan that is made here (default: 32)'],
+  [
+    '--activation-bits <16|8|6|4|2|auto>',
+    'in how many bits activations travel, of a plan that is made here; auto: by what links carry (default: 32)',
+  ],
   ['--plan <FILE>', 'use this plan instead of planning'],
   ['--batch <N>', 'samples that are sent and answered together (default: four micro-batches)'],
   ['--micro-batch <N>', 'samples that a device computes at once (default: 8, or what the model was exported for)'],
@@ -136,7 +139,7 @@ export function inferenceSettings(
     isMicroBatchGiven: given !== undefined || fixedBatch !== undefined,
     planner: flags.planner,
     objective,
-    ...(flags.activationBits === undefined ? {} : { encoding: activationEncoding(flags.activationBits) }),
+    ...(flags.activationBits === undefined ? {} : { bits: bitsWish(flags.activationBits) }),
     remoteCount: remote,
     cluster: {
       ...{ host, port: whole('--port', flags.port), insecure, localCount: workers },

@@ -96,11 +96,14 @@ async function fitted(settings: TrainSettings, model: LoadedModel, takes: Takes,
   };
 }
 
-function readModel({ model, seed, headClasses, batchNorm, inputShape }: TrainSettings): Promise<LoadedModel> {
+function readModel({ model, seed, ...settings }: TrainSettings): Promise<LoadedModel> {
+  const { headClasses, batchNorm, inputShape, lora, adapter, modulesToSave } = settings;
   return loadModel(model, seed, {
     ...(headClasses === undefined ? {} : { headClasses }),
     ...(batchNorm === undefined ? {} : { batchNorm }),
     inputShapes: inputShape.map(parseInputShape),
+    ...(adapter === undefined ? {} : { adapter }),
+    ...{ lora, modulesToSave },
   });
 }
 

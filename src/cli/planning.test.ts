@@ -71,7 +71,7 @@ test('plan of inference: simulate takes it; flags of one kind of plan are refuse
   assert.equal(gone.after.schedule, 'inference');
   assert.match(await refused('plan', ...flags, '--batch', '8', '--objective', 'latency'), /add --schedule inference/);
   assert.match(await refused(...inference, '--objective', 'speed'), /must be one of throughput, latency/);
-  assert.match(await refused(...inference, '--activation-bits', '5'), /must be one of 16, 8, 6, 4, 2/);
+  assert.match(await refused(...inference, '--activation-bits', '5'), /must be one of 16, 8, 6, 4, 2, auto/);
   assert.match(await refused(...inference, '--planner', 'gpipe'), /no planner "gpipe" of inference/);
 });
 
@@ -207,6 +207,16 @@ test('plan --mode async: a stream that simulate and what-if take; its events car
   assert.match(await readFile(at('stream-trace.json'), 'utf8'), /"name":"forward 1\.0"/);
   const { before, after } = await json<WhatIf>('what-if', ...given, '--leave', 'tx2');
   assert.deepEqual([before.schedule, after.schedule], ['async', 'async']);
+  // A device that has too little memory for its part, versions included, is named.
+  const [name = ''] = plan.stages[0]?.devices ?? [];
+  const neededMiB = simulated.devices[name]?.peakMemoryMiB ?? 0;
+  const own = new RegExp(`(${name}, .*memoryMiB: )\\d+`);
+  await writeFile(at('tight.yaml'), nanos.replace(own, `$1${neededMiB / 2}`));
+  for (const args of [['simulate'], ['what-if', '--leave', 'tx2'], ['what-if', '--kill', 'tx2']])
+    assert.match(
+      await refused(...args, '--model', 'digits', '--cluster', 'tight.yaml', '--plan', 'stream.json'),
+      new RegExp(`stream\\.json does not fit: device "${name}" has \\d+ MiB, and its part takes \\d+; raise`),
+    );
   const loss = await json<LossPrediction>('what-if', ...given, '--kill', 'tx2', '--planner', 'ftpipehd');
   assert.deepEqual([loss.light.plan.schedule, loss.heavy.plan.schedule], ['async', 'async']);
 });

@@ -24,6 +24,7 @@ const commands: Readonly<Record<string, () => Promise<AddCommand>>> = {
   serve: async () => (await import('./commands/serve.ts')).addServe,
   report: async () => (await import('./commands/report.ts')).addReport,
   curve: async () => (await import('./commands/curve.ts')).addCurve,
+  show: async () => (await import('./commands/show.ts')).addShow,
   drain: async () => (await import('./commands/drain.ts')).addDrain,
   eval: async () => (await import('./commands/eval.ts')).addEval,
   predict: async () => (await import('./commands/predict.ts')).addPredict,

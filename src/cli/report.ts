@@ -13,7 +13,7 @@ import { bandwidth, bar, command, counted, duration, grouped, labelWidth, memory
 /** Prints each event as one JSON line, without those that only drive a progress bar. */
 export function jsonReporter(write: (line: string) => void): Observer {
   return (event) => {
-    if (event.kind === 'profile-progress' || event.kind === 'trace') return;
+    if (event.kind === 'profile-progress' || event.kind === 'trace' || event.kind === 'load') return;
     const { kind, ...rest } = event;
     write(
       JSON.stringify({

@@ -40,6 +40,8 @@ test('defaults', () => {
     inputShape: [],
     freeze: [],
     freezeAllBut: [],
+    lora: [],
+    modulesToSave: [],
     profile: 'quick',
     train: [],
     planner: 'best',

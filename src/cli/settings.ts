@@ -12,6 +12,7 @@ import { thoroughnesses } from '../runtime/protocol/profile-points.ts';
 import { autoSchedule, type TrainSettings } from '../runtime/run/settings.ts';
 import { scheduleNames } from '../schedule/schedules.ts';
 import { isNumberLoss, lossKinds } from '../training/losses.ts';
+import { adapterRows } from './adapter-setting-rows.ts';
 import { checkStrict } from './check-strict.ts';
 import { dataRows } from './data-setting-rows.ts';
 import { checkMode, modeSettings } from './mode-settings.ts';
@@ -120,6 +121,7 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
     default: [],
     isList: true,
   },
+  ...adapterRows,
   profile: {
     argument: 'NAME',
     description: 'how the model is measured at the start: quick (seconds; rounds correct it) | full (minutes)',

@@ -1,8 +1,12 @@
 // --dashboard: the window of a run, and how its link is told.
 
 import type { Command } from 'commander';
+import { renderUnicodeCompact } from 'uqr';
 import { systemClock } from '../clock.ts';
+import type { OptimizerState } from '../cluster/memory.ts';
 import type { RunEvent } from '../runtime/protocol/events.ts';
+import { optimizerStateCount } from '../runtime/protocol/training-spec.ts';
+import type { PreparedRun } from '../runtime/run/prepare.ts';
 import type { RunWindow } from '../window/server/run-window.ts';
 import type { Output } from './output.ts';
 
@@ -27,16 +31,47 @@ export function isDashboardWanted({ dashboard }: DashboardFlag, output: Output, 
 export async function createRunWindow(
   model: string,
   output: Output,
-  hooks: { record(event: RunEvent): void; stop(): void },
+  hooks: { record(event: RunEvent): void; stop(): void; readonly optimizerState?: OptimizerState },
 ): Promise<RunWindow> {
-  const { qrText, RunWindow } = await import('../window/server/run-window.ts');
+  const { RunWindow } = await import('../window/server/run-window.ts');
   return new RunWindow({
-    ...{ model, clock: systemClock, record: hooks.record, stop: hooks.stop },
-    onOpen(link, isFar) {
-      output.json({ event: 'window', url: link() });
-      if (output.isJson) return;
-      output.terminal.section('Window', output.terminal.colors.bold(link()));
-      if (isFar && output.terminal.isInteractive) output.terminal.print(qrText(link()));
-    },
+    ...{ model, clock: systemClock, ...hooks },
+    onOpen: (link, isFar) => tellLink(output, link, isFar),
   });
+}
+
+/** How browsers look on a run. */
+export interface Look {
+  /** Absent: nobody looks on. */
+  readonly window?: RunWindow;
+  /** Aborted by a viewer who stops the run. */
+  readonly signal: AbortSignal;
+  close(): Promise<void>;
+}
+
+/** Opens the window of a training run, if it is wanted: at the workers' port, or, without workers, at its own. */
+export async function lookOn(
+  { settings, model, subject }: PreparedRun,
+  { output, dashboard, observe }: { output: Output; dashboard: DashboardFlag; observe(event: RunEvent): void },
+): Promise<Look> {
+  const stopping = new AbortController();
+  const { signal } = stopping;
+  const hasWorkers = settings.workers + settings.remote > 0;
+  if (!isDashboardWanted(dashboard, output, hasWorkers)) return { signal, close: async () => {} };
+  const window = await createRunWindow(model.name, output, {
+    ...{ record: observe, stop: () => stopping.abort() },
+    ...(hasWorkers ? { optimizerState: optimizerStateCount(subject.training) } : {}),
+  });
+  if (hasWorkers) return { window, signal, close: async () => {} };
+  const { serveAlone } = await import('../window/server/own-server.ts');
+  const server = await serveAlone(window, { ...settings, clock: systemClock });
+  return { window, signal, close: () => server.close('the run is over') };
+}
+
+/** Prints a link, and on a terminal another as a QR code, where phones can reach it. */
+export function tellLink(output: Output, link: () => string, isFar: boolean): void {
+  output.json({ event: 'window', url: link() });
+  if (output.isJson) return;
+  output.terminal.section('Window', output.terminal.colors.bold(link()));
+  if (isFar && output.terminal.isInteractive) output.terminal.print(renderUnicodeCompact(link(), { border: 2 }));
 }

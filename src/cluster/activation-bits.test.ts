@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
-import { type ActivationBits, activationEncoding, bitsForLink, outputError, paceOfLinks } from './activation-bits.ts';
+import { type ActivationBits, bitsForLink, bitsWish, outputError, paceOfLinks } from './activation-bits.ts';
 
 /** At 100 ms, float32 takes all of the pace at 8 Mbps. */
 const bytes = 100_000;
@@ -32,10 +32,12 @@ test('the pace is the slowest stage’s, or a slower target’s', () => {
 });
 
 test('bits by name; the error of outputs', () => {
-  assert.deepEqual(['16', '8', '6', '4', '2'].map(activationEncoding), ['float16', 'uint8', 'uint6', 'uint4', 'uint2']);
+  const names = ['16', '8', '6', '4', '2'].map((text) => bitsWish(text).encoding);
+  assert.deepEqual(names, ['float16', 'uint8', 'uint6', 'uint4', 'uint2']);
+  assert.deepEqual(bitsWish('auto'), { encoding: 'uint8', isAdaptive: true });
   for (const wrong of ['3', '32', '08', ''])
-    assert.throws(() => activationEncoding(wrong), {
-      message: `--activation-bits ${wrong} must be one of 16, 8, 6, 4, 2.`,
+    assert.throws(() => bitsWish(wrong), {
+      message: `--activation-bits ${wrong} must be one of 16, 8, 6, 4, 2, auto.`,
     });
   const exact = Float32Array.of(3, 0, 0, 4);
   assert.deepEqual(outputError(exact, exact, 2), { relative: 0, largest: 0, changedFraction: 0 });

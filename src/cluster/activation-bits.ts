@@ -20,12 +20,24 @@ export function encodingOfBits(bits: ActivationBits): ActivationEncoding | undef
   return activationEncodingNames.find((name) => encodings[name].bits === bits);
 }
 
-/** The encoding that a user asks for by its bits. Throws InputError for others than 16, 8, 6, 4 and 2. */
-export function activationEncoding(text: string): ActivationEncoding {
-  const found = activationEncodingNames.find((name) => String(encodings[name].bits) === text);
-  if (found !== undefined) return found;
+/** What `--activation-bits` asks for. */
+export interface BitsWish {
+  /** What plans count with, and what travels first. */
+  readonly encoding: ActivationEncoding;
+  /** Each sender then chooses by what its links carry. */
+  readonly isAdaptive: boolean;
+}
+
+/** What `auto` begins with: no trained net loses by it (bench/results/2026-11-28-activation-bits.md). */
+const firstEncoding: ActivationEncoding = 'uint8';
+
+/** The bits that a user asks for. Throws InputError for others than 16, 8, 6, 4, 2 and auto. */
+export function bitsWish(text: string): BitsWish {
+  if (text === 'auto') return { encoding: firstEncoding, isAdaptive: true };
+  const encoding = activationEncodingNames.find((name) => String(encodings[name].bits) === text);
+  if (encoding !== undefined) return { encoding, isAdaptive: false };
   const known = activationEncodingNames.map((name) => encodings[name].bits).join(', ');
-  throw new InputError(`--activation-bits ${text} must be one of ${known}.`);
+  throw new InputError(`--activation-bits ${text} must be one of ${known}, auto.`);
 }
 
 /** What the choice for a link depends on. */

@@ -44,6 +44,11 @@ export interface LayerProfile {
   /** Per sample, kept for the backward pass. */
   readonly savedBytes: number;
   /**
+   * Per sample, what the layer's pass has at once, of which a stage needs the most of any of its layers: of passes that
+   * keep nothing (planner/forward-gradient.ts). Extension to the contract; absent means 0.
+   */
+  readonly workingBytes?: number;
+  /**
    * What the runtime keeps for the layer besides eq. 3, whatever the share. Extension to the contract; absent means 0.
    */
   readonly runtimeBytes?: number;

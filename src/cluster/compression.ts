@@ -56,6 +56,24 @@ export interface Compression {
   readonly gradient?: CutEncoding;
   /** Weight gradients while they are summed over a stage's devices. */
   readonly allReduce?: SumEncoding;
+  /** Of a plan of inference: senders choose bits by what links carry; `activation` is what they begin with. */
+  readonly adaptive?: AdaptiveBits;
+  /**
+   * Of a plan of inference: in rounds 1, 1 + n, 1 + 2n, … activations travel as they are. Such a round repeats the
+   * first micro-batch of the round before, so that the outputs' error is known. Absent: none.
+   */
+  readonly exactEvery?: number;
+}
+
+/** How senders choose. */
+export interface AdaptiveBits {
+  /** Milliseconds a micro-batch that links have to keep. Absent: what the sender computes on one. */
+  readonly paceMs?: number;
+}
+
+/** Whether activations of a round travel as they are, to compare others with. */
+export function isExactRound(round: number, { exactEvery }: Pick<Compression, 'exactEvery'>): boolean {
+  return exactEvery !== undefined && round % exactEvery === 1;
 }
 
 function namesFor<Name extends Encoding>(use: Use): readonly Name[] {

@@ -35,6 +35,8 @@ export interface StageDemand {
   readonly runtimeBytes?: number;
   /** Per sample. */
   readonly savedBytes: number;
+  /** Per sample, what a pass that keeps nothing has at once. Default 0. */
+  readonly workingBytes?: number;
   /** Per sample, where all that can be is computed again; absent: nothing is. */
   readonly leastSavedBytes?: number;
   /** K_p: micro-batches whose activations are kept at once. */
@@ -50,12 +52,12 @@ export interface StageDemand {
  * and where rounds overlap the versions of the weights that they read.
  */
 export function stageMemoryBytes(demand: StageDemand, samples: number): number {
-  const { frozenBytes = 0, runtimeBytes = 0, staleness = 0 } = demand;
+  const { frozenBytes = 0, runtimeBytes = 0, workingBytes = 0, staleness = 0 } = demand;
   return (
     (2 + staleness + demand.optimizerState) * demand.weightBytes +
     frozenBytes +
     runtimeBytes +
-    demand.inFlight * demand.savedBytes * samples
+    (demand.inFlight * demand.savedBytes + workingBytes) * samples
   );
 }
 
@@ -116,6 +118,7 @@ export function demandOf(sums: LayerSums, [first, end]: readonly [number, number
     frozenBytes: sums.frozenBytes(first, end),
     runtimeBytes:
       runtimeBytes + (isOverlapping ? overlapBytes(sums, [first, end], { overlap, staleness, optimizerState }) : 0),
+    workingBytes: sums.workingBytes(first, end),
     savedBytes,
     leastSavedBytes,
     inFlight,
@@ -138,6 +141,8 @@ export interface LayerSums {
   predictedBytes(first: number, end: number): number;
   /** Per sample. */
   savedBytes(first: number, end: number): number;
+  /** Per sample: the most of any layer. */
+  workingBytes(first: number, end: number): number;
   /** Layers whose result depends on the whole batch. */
   batchDependentCount(first: number, end: number): number;
 }
@@ -158,6 +163,26 @@ export function layerSums(profile: Profile): LayerSums {
     filterBytes: (first, end) => rangeOf(filters, first, end),
     predictedBytes: (first, end) => rangeOf(predicted, first, end),
     savedBytes: (first, end) => rangeOf(saved, first, end),
+    workingBytes: largestOf(profile.layers.map(({ workingBytes = 0 }) => workingBytes)),
     batchDependentCount: (first, end) => rangeOf(dependent, first, end),
+  };
+}
+
+/** The largest of values [first, end), which planners ask often: for each length 2^k, the largest of so many. */
+function largestOf(values: readonly number[]): LayerSums['workingBytes'] {
+  if (values.every((value) => value === 0)) return () => 0;
+  const levels: (readonly number[])[] = [values];
+  for (let length = 1; 2 * length <= values.length; length *= 2) {
+    const half = levels.at(-1) as readonly number[];
+    const count = values.length - 2 * length + 1;
+    levels.push(
+      Array.from({ length: count }, (_, index) => Math.max(half[index] as number, half[index + length] as number)),
+    );
+  }
+  return (first, end) => {
+    if (end <= first) return 0;
+    const level = Math.floor(Math.log2(end - first));
+    const row = levels[level] as readonly number[];
+    return Math.max(row[first] as number, row[end - 2 ** level] as number);
   };
 }

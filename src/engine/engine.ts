@@ -56,6 +56,8 @@ export interface Translation {
   readonly modelOutputs: readonly ValueInfo[];
   /** An ONNX file. */
   readonly model: Uint8Array;
+  /** The folder of the files with weights to which `model` refers, if it does. */
+  readonly weightFolder?: string | undefined;
   /** Whether the engine's own optimizations find something in it. */
   readonly isOptimizable: boolean;
   /** Whether a run can write the outputs into buffers that it is given. */
@@ -68,6 +70,8 @@ export interface TranslationTarget {
   readonly blockSize: number | undefined;
   /** Whether the engine can be made to write outputs into buffers that it is given. */
   readonly writesInPlace: boolean;
+  /** Whether the engine reads weights from files by itself. */
+  readonly readsFiles: boolean;
 }
 
 /** What executes graphs. */

@@ -72,8 +72,6 @@ export class GpuValues {
   /** The first session, and the last to go: the GPU and all values on it are let go with the last one. */
   #uploader: RuntimeSession | undefined;
   #beacon: RuntimeTensor | undefined;
-  /** Bytes that went up and came down so far. */
-  readonly moved: { upBytes: number; downBytes: number } = { upBytes: 0, downBytes: 0 };
 
   constructor(runtime: OnnxRuntime, options: Readonly<Record<string, unknown>>) {
     this.#runtime = runtime;
@@ -100,7 +98,6 @@ export class GpuValues {
     this.#readers.set(rank, reader);
     const { y } = await reader.run({ x: tensor }, ['y']);
     const data = defined(y, 'the value').data as Float32Array;
-    this.moved.downBytes += data.byteLength;
     return { type: 'float32', shape: [...tensor.dims], data };
   }
 

@@ -1,16 +1,17 @@
 // The engine over ONNX Runtime's WebGPU provider, which is in `onnxruntime-node` for Linux x64, Windows and macOS on
 // arm64, and in `onnxruntime-web`. Graphs are plain ones: without blocked layouts, and with what the provider lacks
-// written out (gpu-graph.ts). What has no kernel for the GPU the runtime computes on the CPU by itself. Values stay on
-// the GPU from run to run (gpu-values.ts).
+// written out (gpu-graph.ts). What has no kernel for the GPU the runtime computes on the CPU by itself; and so is what
+// has a wrong one (kernel-probe.ts). Values stay on the GPU from run to run (gpu-values.ts).
 
 import { defined } from '../assert.ts';
 import { InputError, RunError } from '../errors.ts';
 import type { Graph } from '../graph/graph.ts';
 import { exportGraph } from '../graph/onnx/export.ts';
-import type { ValueType } from '../graph/tensor.ts';
+import type { Tensor, ValueType } from '../graph/tensor.ts';
 import type { Engine } from './engine.ts';
 import { writtenOutForGpu } from './gpu-graph.ts';
 import { GpuSession, GpuValue, GpuValues, staysOnGpu } from './gpu-values.ts';
+import { type KernelFault, type KnownKinds, probeKernels } from './kernel-probe.ts';
 import type { OnnxRuntime, RuntimeSession, RuntimeTensor } from './onnxruntime-module.ts';
 import { fromRuntime, messageOf, toRuntime } from './onnxruntime-tensors.ts';
 import { createQueuedEngine, type Kernel } from './queued.ts';
@@ -22,6 +23,8 @@ export interface GpuEngineOptions {
   readonly name: string;
   /** Milliseconds, monotonic, by which runs are timed. Default performance.now. */
   readonly now?: (() => number) | undefined;
+  /** A kernel of the GPU is wrong or refused, and the CPU computes in its place. Called once for each kernel. */
+  onDetour?(kernel: string, fault: KernelFault): void;
 }
 
 /** Whether an engine of this name computes on a GPU. */
@@ -42,6 +45,8 @@ export async function createGpuEngine(runtime: OnnxRuntime, options: GpuEngineOp
     intraOpNumThreads: 1,
     interOpNumThreads: 1,
     executionMode: 'sequential',
+    // Fused kernels would not be those that were probed.
+    graphOptimizationLevel: 'basic',
     logSeverityLevel: 4,
   };
   const name = `${options.name} webgpu`;
@@ -51,6 +56,18 @@ export async function createGpuEngine(runtime: OnnxRuntime, options: GpuEngineOp
   } catch (error) {
     throw new InputError(noGpu(error), { cause: error });
   }
+  const known: KnownKinds = new Map();
+  const said = new Set<string>();
+  const detoursOf = async (graph: Graph): Promise<readonly string[]> => {
+    const detours = await probeKernels(graph, known, (where, probed, inputs) =>
+      runOnce(runtime, probed, inputs, where === 'gpu' ? sessionOptions : { ...sessionOptions, ...onCpu }),
+    );
+    for (const { kernel, fault } of detours) {
+      if (!said.has(kernel)) options.onDetour?.(kernel, fault);
+      said.add(kernel);
+    }
+    return detours.map(({ node }) => node);
+  };
   return createQueuedEngine({
     name,
     now: options.now,
@@ -59,7 +76,10 @@ export async function createGpuEngine(runtime: OnnxRuntime, options: GpuEngineOp
     async compile(graph) {
       if (graph.outputs.length === 0) return nothing; // The runtime refuses such a graph.
       try {
-        const session = new GpuSession(await createSession(runtime, graph, sessionOptions));
+        const plain = tidy(writtenOutForGpu(graph));
+        const session = new GpuSession(
+          await createSession(runtime, plain, withDetours(sessionOptions, await detoursOf(plain))),
+        );
         return gpuKernel(runtime, session, { graph, values, name });
       } catch (error) {
         if (error instanceof InputError) throw error;
@@ -74,15 +94,43 @@ function createSession(
   graph: Graph,
   options: Readonly<Record<string, unknown>>,
 ): Promise<RuntimeSession> {
-  const model = exportGraph(tidy(writtenOutForGpu(graph)));
   const locations = graph.outputs.map((output) => [
     output.name,
     staysOnGpu(output as ValueType) ? 'gpu-buffer' : 'cpu',
   ]);
-  return runtime.InferenceSession.create(model, {
+  return runtime.InferenceSession.create(exportGraph(graph), {
     ...options,
     preferredOutputLocation: Object.fromEntries(locations),
   });
+}
+
+const onCpu = { executionProviders: ['cpu'] } as const;
+
+/** The options of a session that computes some nodes on the CPU. */
+function withDetours(
+  options: Readonly<Record<string, unknown>>,
+  nodes: readonly string[],
+): Readonly<Record<string, unknown>> {
+  if (nodes.length === 0) return options;
+  return { ...options, executionProviders: [{ ...provider, forceCpuNodeNames: nodes }, 'cpu'] };
+}
+
+/** Runs a graph in a session of its own. */
+async function runOnce(
+  runtime: OnnxRuntime,
+  graph: Graph,
+  inputs: ReadonlyMap<string, Tensor>,
+  options: Readonly<Record<string, unknown>>,
+): Promise<ReadonlyMap<string, Tensor>> {
+  const session = await runtime.InferenceSession.create(exportGraph(graph), options);
+  try {
+    const feeds = [...inputs].map(([name, { type, data, shape }]) => [name, toRuntime(runtime, type, data, shape)]);
+    const names = graph.outputs.map(({ name }) => name);
+    const results = await session.run(Object.fromEntries(feeds), names);
+    return new Map(names.map((name) => [name, fromRuntime(defined(results[name], name))]));
+  } finally {
+    await session.release();
+  }
 }
 
 /** What runs a graph without outputs. */
@@ -99,7 +147,6 @@ function gpuKernel(
       const feeds: Record<string, RuntimeTensor> = {};
       for (const [index, content] of inputs.entries()) {
         const input = defined(graph.inputs[index], 'an input');
-        if (isTensor(content)) values.moved.upBytes += content.data.byteLength;
         feeds[input.name] = isTensor(content)
           ? toRuntime(runtime, content.type, content.data, content.shape)
           : (content as GpuValue).tensor;
@@ -119,9 +166,9 @@ function gpuKernel(
 }
 
 function noGpu(error: unknown): string {
-  const [line = ''] = messageOf(error).split('\n').reverse();
+  const reason = messageOf(error).split('. ').at(-1)?.trim().replace(/\.$/, '') ?? '';
   return (
-    `No graphics chip can be used here (${line.replace(/\.$/, '').slice(-160)}): install its Vulkan driver ` +
+    `No graphics chip can be used here (${reason.slice(0, 160)}): install its Vulkan driver ` +
     '(Windows and macOS bring theirs), or choose --device cpu.'
   );
 }

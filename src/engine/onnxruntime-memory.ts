@@ -52,12 +52,18 @@ export function prepareGraph(peeled: Graph, blockSize: number | undefined): Prep
   };
 }
 
-/** The file of a prepared graph; `signal`: with an empty sequence of that name as its first output. */
-export function exportPrepared({ graph, shown }: PreparedGraph, signal?: string): Uint8Array {
-  if (shown === undefined) return exportGraph(graph, new Map(), { emptySequence: signal });
+/**
+ * The file of a prepared graph; `signal`: with an empty sequence of that name as its first output; `leavesPlaced`:
+ * weights that lie in files stay there.
+ */
+export function exportPrepared(
+  { graph, shown }: PreparedGraph,
+  { signal, leavesPlaced = false }: { readonly signal?: string | undefined; readonly leavesPlaced?: boolean } = {},
+): Uint8Array {
+  if (shown === undefined) return exportGraph(graph, new Map(), { emptySequence: signal, leavesPlaced });
   const { graph: short, nameOf } = shortNames(hideReshapes(graph));
   const values = shown.map((value) => ({ ...value, name: nameOf(value.name) }));
-  return exportGraph(short, new Map(), { isBorderTyped: false, values, emptySequence: signal });
+  return exportGraph(short, new Map(), { isBorderTyped: false, values, emptySequence: signal, leavesPlaced });
 }
 
 /**

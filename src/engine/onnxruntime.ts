@@ -81,7 +81,7 @@ export async function createOnnxRuntimeEngine(runtime: OnnxRuntime, options: Onn
     `${name} ${what} graph "${graph}": ${messageOf(error)}`;
   const refuse = (error: unknown, graph: string): Error =>
     error instanceof InputError ? error : new InputError(describe(error, 'cannot run', graph), { cause: error });
-  const target: TranslationTarget = { blockSize, writesInPlace: inPlace !== undefined };
+  const target: TranslationTarget = { blockSize, writesInPlace: inPlace !== undefined, readsFiles: provider === 'cpu' };
   const translate = (graph: Graph): Translation => {
     try {
       return translateGraph(graph, target);
@@ -99,6 +99,7 @@ export async function createOnnxRuntimeEngine(runtime: OnnxRuntime, options: Onn
         ...sessionOptions,
         intraOpNumThreads,
         graphOptimizationLevel,
+        ...(translation.weightFolder === undefined ? {} : readingFrom(translation.weightFolder, sessionOptions)),
       });
       return sessionKernel(runtime, session, translation, { fail, inPlace });
     };
@@ -116,6 +117,11 @@ export async function createOnnxRuntimeEngine(runtime: OnnxRuntime, options: Onn
     compile: async (graph) => compile(translate(graph)),
     translations: { target, translate, compile },
   });
+}
+
+/** Weights outside are mapped from their files while they are packed, and never lie in memory as they are. */
+function readingFrom(folder: string, { extra }: { readonly extra: object }): { readonly extra: object } {
+  return { extra: { ...extra, session: { model_external_initializers_file_folder_path: folder } } };
 }
 
 /**

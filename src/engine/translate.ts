@@ -3,13 +3,14 @@
 
 import { defined } from '../assert.ts';
 import type { Graph } from '../graph/graph.ts';
+import { filePlace } from '../graph/tensor.ts';
 import { peelReshapes } from './border-reshapes.ts';
 import type { Translation, TranslationTarget } from './engine.ts';
 import { exportPrepared, prepareGraph } from './onnxruntime-memory.ts';
 import { canWriteInPlace, signalName } from './outputs-in-place.ts';
 
 /** Throws InputError for a graph that cannot be written. */
-export function translateGraph(graph: Graph, { blockSize, writesInPlace }: TranslationTarget): Translation {
+export function translateGraph(graph: Graph, { blockSize, writesInPlace, readsFiles }: TranslationTarget): Translation {
   const { name, inputs, outputs } = graph;
   const { graph: peeled, inside } = peelReshapes(graph, blockSize);
   const prepared = prepareGraph(peeled, blockSize);
@@ -21,8 +22,17 @@ export function translateGraph(graph: Graph, { blockSize, writesInPlace }: Trans
     modelOutputs: outputs.map((output) =>
       defined(types.get(defined(inside.get(output.name), output.name)), output.name),
     ),
-    model: exportPrepared(prepared, isInPlace ? signalName : undefined),
+    model: exportPrepared(prepared, { signal: isInPlace ? signalName : undefined, leavesPlaced: readsFiles }),
+    weightFolder: readsFiles ? weightFolderOf(prepared.graph) : undefined,
     isOptimizable: prepared.isOptimizable,
     writesInPlace: isInPlace,
   };
+}
+
+function weightFolderOf({ initializers }: Graph): string | undefined {
+  for (const value of initializers.values()) {
+    const place = filePlace(value);
+    if (place !== undefined) return place.folder;
+  }
+  return undefined;
 }

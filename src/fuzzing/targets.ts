@@ -14,6 +14,7 @@ import { plantedTargets } from './targets/planted.ts';
 import { checkpointTarget, logTarget, runSettingsTarget } from './targets/stored.ts';
 import { certificateRequestTarget, discoveryTarget, headerTarget, joinCodeTarget } from './targets/strangers.ts';
 import { safetensorsTarget } from './targets/weights.ts';
+import { commandTarget, recordedTarget } from './targets/window.ts';
 
 /** All targets, planted ones last. */
 export const targets: readonly TargetEntry[] = [
@@ -30,6 +31,8 @@ export const targets: readonly TargetEntry[] = [
   { name: 'header', share: 5, refusals: [Refused], create: headerTarget },
   { name: 'request', share: 0.2, refusals: [ProtocolError], create: certificateRequestTarget },
   { name: 'inference', share: 5, refusals: [InputError], create: inferenceTarget },
+  { name: 'command', share: 5, refusals: [InputError], create: commandTarget },
+  { name: 'recorded', share: 3, refusals: [], create: recordedTarget },
   { name: 'onnx', share: 0.6, refusals: [InputError], create: onnxTarget },
   { name: 'safetensors', share: 10, refusals: [InputError], create: safetensorsTarget },
   { name: 'checkpoint', share: 0.8, refusals: [InputError], create: checkpointTarget },

@@ -9,6 +9,7 @@ import { nodeFlops } from './flops.ts';
 import { gradientValues } from './gradient-paths.ts';
 import type { Graph, Node } from './graph.ts';
 import { LayerNamer } from './layer-names.ts';
+import { adapterValues } from './lora.ts';
 import { rebatch } from './rebatch.ts';
 import { layerSignature, type SignatureContext } from './signature.ts';
 import { byteLength, type ElementType, elementBytes } from './tensor.ts';
@@ -61,7 +62,10 @@ export interface LayerSequence {
   readonly fixedBatch?: number;
 }
 
-/** Operators that begin a layer because they do most of the work. Others stay with the layer before them. */
+/**
+ * Operators that begin a layer because they do most of the work. Others, and adapters, stay with another layer: cuts
+ * at these would be many, and gain nothing.
+ */
 const heavyOperators: ReadonlySet<string> = new Set([
   'Conv',
   'ConvTranspose',
@@ -106,10 +110,11 @@ export function layers(graph: Graph, { frozen = [] }: LayersOptions = {}): Layer
         'with its result as the first output.',
     );
   cutTensor(output, look, gradients, `Output "${output}"`);
-  const starts = chooseStarts(cuts, look.static.graph);
+  const ofAdapters = adapterValues(look.static.graph);
+  const starts = chooseStarts(cuts, look.static.graph, ofAdapters);
   const namer = new LayerNamer();
   const result = starts.map((start, index) =>
-    makeLayer({ cuts, look, gradients, namer }, start, starts[index + 1] ?? cuts.nodes.length),
+    makeLayer({ cuts, look, gradients, namer, ofAdapters }, start, starts[index + 1] ?? cuts.nodes.length),
   );
   return {
     graph: model,
@@ -180,21 +185,23 @@ interface LayerContext {
   readonly look: Probe;
   readonly gradients: ReadonlySet<string>;
   readonly namer: LayerNamer;
+  readonly ofAdapters: ReadonlySet<string>;
 }
 
 function typeOf(look: Probe, name: string): ElementType {
   return defined(look.static.types.get(name), `the type of "${name}"`).type;
 }
 
-function isHeavy(node: Node, graph: Graph): boolean {
+function isHeavy(node: Node, graph: Graph, ofAdapters: ReadonlySet<string>): boolean {
+  if (ofAdapters.has(node.inputs[1] ?? '')) return false;
   if (heavyOperators.has(node.operator)) return true;
   const table = node.operator === 'Gather' ? graph.initializers.get(node.inputs[0] ?? '') : undefined;
   return table !== undefined && table.shape.length >= 2 && graph.parameters.includes(node.inputs[0] as string);
 }
 
 /** The cuts at which layers begin: 0, and for each further heavy node the cheapest legal cut since the previous one. */
-function chooseStarts(cuts: Cuts, graph: Graph): readonly number[] {
-  const heavy = cuts.nodes.flatMap((node, index) => (isHeavy(node, graph) ? [index] : []));
+function chooseStarts(cuts: Cuts, graph: Graph, ofAdapters: ReadonlySet<string>): readonly number[] {
+  const heavy = cuts.nodes.flatMap((node, index) => (isHeavy(node, graph, ofAdapters) ? [index] : []));
   const starts = [0];
   for (let index = 1; index < heavy.length; index++) {
     const end = heavy[index] as number;
@@ -226,13 +233,13 @@ function cutTensor(name: string, look: Probe, gradients: ReadonlySet<string>, wh
   };
 }
 
-function makeLayer({ cuts, look, gradients, namer }: LayerContext, start: number, end: number): Layer {
+function makeLayer({ cuts, look, gradients, namer, ofAdapters }: LayerContext, start: number, end: number): Layer {
   const { graph } = look.static;
   const nodes = cuts.nodes.slice(start, end);
   const read = new Set(nodes.flatMap((node) => node.inputs));
   const parameters = graph.parameters.filter((name) => read.has(name));
   const own = new Set(parameters);
-  const heavy = nodes.find((node) => isHeavy(node, graph)) ?? nodes[0];
+  const heavy = nodes.find((node) => isHeavy(node, graph, ofAdapters)) ?? nodes[0];
   const outputs = cuts.alive(end).map((name) => cutTensor(name, look, gradients, `Value "${name}"`));
   return {
     name: heavy === undefined ? 'empty' : namer.name(heavy, nodes, (name) => own.has(name)),

@@ -159,14 +159,31 @@ export function lazyTensor<T extends ElementType>(
   return lazy;
 }
 
+/** Where the elements of a tensor lie as they are in memory. */
+export interface FilePlace {
+  readonly folder: string;
+  /** In the folder. */
+  readonly file: string;
+  readonly offset: number;
+}
+
+const places = new WeakMap<Tensor, FilePlace>();
+
+/** Where a tensor of {@link rereadTensor} lies; undefined for others, and where only its reader knows. */
+export function filePlace(value: Tensor): FilePlace | undefined {
+  return places.get(value);
+}
+
 /**
  * A tensor whose elements are read from elsewhere whenever they are wanted and nobody has them any more: for weights of
  * files, which a process need not hold. `read` must return the same elements each time, as many as the shape has.
+ * `place`: a file that has them, which others may read without us.
  */
 export function rereadTensor<T extends ElementType>(
   type: T,
   shape: readonly number[],
   read: () => ElementArray<T>,
+  place?: FilePlace,
 ): Tensor {
   let held: WeakRef<ElementArray<T>> | undefined;
   const reread: Tensor = {
@@ -182,6 +199,7 @@ export function rereadTensor<T extends ElementType>(
     },
   };
   unread.add(reread);
+  if (place !== undefined) places.set(reread, place);
   return reread;
 }
 

@@ -5,7 +5,7 @@ import { test } from 'node:test';
 import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
 import { checkProgram } from '../schedule/check.ts';
 import { program } from '../schedule/generate.ts';
-import { planTangentSteps, type TangentPlanInput } from './forward-gradient.ts';
+import { planTangentSteps, type TangentPlanInput, tangentMicroBatch } from './forward-gradient.ts';
 import { plan } from './plan.ts';
 
 /** Four layers of 10 MiB of weights; a pass with tangents takes 2 ms a layer and sample. */
@@ -85,8 +85,20 @@ test('memory has no saved activations: what backpropagation cannot hold fits', (
   const cluster = clusterOf(1000, 300);
   assert.throws(() => plan({ profile, cluster, batchSize: 8, microBatchSize: 8, optimizerState: 0, planner: 'best' }));
   const found = planned({ cluster, planner: 'single' });
-  // Weights, the version before, and a tangent.
-  assert.deepEqual(Object.values(found.predicted.peakMemoryMiB), [120]);
+  // Weights, the version before, and a tangent; of one layer, three times what goes in and out with its tangents.
+  const workingMiB = (tangentCount: number): number => (3 * (1 + tangentCount) * (100 + 100) * 8) / 2 ** 20;
+  assert.deepEqual(Object.values(found.predicted.peakMemoryMiB), [120 + workingMiB(1)]);
   const adam = planned({ cluster, planner: 'single', optimizerState: 2, tangentCount: 2 });
-  assert.deepEqual(Object.values(adam.predicted.peakMemoryMiB), [240]);
+  assert.deepEqual(Object.values(adam.predicted.peakMemoryMiB), [240 + workingMiB(2)]);
+  // A layer too wide for its device is seen; frozen layers before the first trained one have no tangents.
+  const wide = profile.layers.map((layer, index) => (index === 1 ? { ...layer, outputBytes: 10 * 2 ** 20 } : layer));
+  assert.throws(() => planned({ profile: { ...profile, layers: wide }, cluster, planner: 'single' }), /memory/);
+  const frozen = wide.map((layer, index) => (index < 3 ? { ...layer, frozenBytes: layer.weightBytes } : layer));
+  const tuned = planned({ profile: { ...profile, layers: frozen }, cluster: clusterOf(1000), planner: 'single' });
+  const [peak = 0] = Object.values(tuned.predicted.peakMemoryMiB);
+  assert.ok(Math.abs(peak - (60 + 3 * 10 * 8)) < 0.1, `${peak}`);
+});
+
+test('micro-batches are of at most 16 samples, unless the batch has no fitting divisors', () => {
+  assert.deepEqual([64, 8, 20, 34, 127, 1].map(tangentMicroBatch), [16, 8, 10, 17, 127, 1]);
 });

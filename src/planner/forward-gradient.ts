@@ -13,12 +13,26 @@ import { predictedPlan } from './predict.ts';
 import type { Steps } from './steps.ts';
 
 /** What a run by forward gradients is planned for. */
-export interface TangentPlanInput extends PlanInput {
+export interface TangentPlanInput extends Omit<PlanInput, 'staleness'> {
   /** Tangents of a round. */
   readonly tangentCount: number;
   /** 0: rounds follow each other. Absent: P − 1 − p. */
   readonly staleness?: 0;
 }
+
+/**
+ * The micro-batch of a run where nobody gives one: memory is in proportion to it, and the sum of the derivatives is the
+ * same. With 16 of 64 samples MobileNetV3-Small takes half the memory of the whole batch and 6 % more time, with 8 a
+ * tenth less memory and 9 % more time (bench/results/2026-11-28-forward-gradient.md).
+ */
+export function tangentMicroBatch(batchSize: number): number {
+  const sizes = Array.from({ length: batchSize }, (_, index) => index + 1).filter((size) => batchSize % size === 0);
+  const few = sizes.filter((size) => size <= largestMicroBatch).at(-1) ?? 1;
+  // Batches of a prime number of samples: rather too many at once than one by one.
+  return few > largestMicroBatch / 4 ? few : (sizes.find((size) => size > few) ?? few);
+}
+
+const largestMicroBatch = 16;
 
 /** Rounds of the stream that planners see: filling and draining are little beside them. */
 const streamRounds = 64;
@@ -27,13 +41,13 @@ const streamRounds = 64;
 export function* planTangentSteps({ tangentCount, staleness, ...input }: TangentPlanInput): Steps<Plan> {
   const { profile, cluster, batchSize, optimizerState } = input;
   const isStream = staleness === undefined;
-  const microBatchSize = input.microBatchSize ?? (isStream ? batchSize : undefined);
+  const microBatchSize = input.microBatchSize ?? profile.fixedBatch ?? tangentMicroBatch(batchSize);
   const { schedule: _, onBetter: __, ...rest } = input;
   const found = yield* planSteps({
     ...rest,
     profile: tangentProfile(profile, tangentCount, optimizerState),
     batchSize: isStream ? streamRounds * batchSize : batchSize,
-    ...(microBatchSize === undefined ? {} : { microBatchSize }),
+    microBatchSize,
     schedule: 'gpipe',
     mayRecompute: false,
   });
@@ -52,6 +66,15 @@ export function* planTangentSteps({ tangentCount, staleness, ...input }: Tangent
     },
     { profile, cluster, optimizerState },
   );
+}
+
+/** Such plans in the place of another, of as many tangents, whose rounds overlap or not as they did. */
+export function wishOfTangents({
+  staleness,
+  tangentCount = 1,
+}: PlanLayout): Pick<TangentPlanInput, 'tangentCount' | 'staleness'> {
+  const overlaps = staleness === undefined || staleness.length === 1 || staleness.some((own) => own > 0);
+  return { tangentCount, ...(overlaps ? {} : { staleness: 0 }) };
 }
 
 /** A plan with what the simulator says of it as it runs, and what its devices hold. */
@@ -93,16 +116,32 @@ function forwardTimes(times: DeviceTimes, frozenCount: number): DeviceTimes {
 }
 
 /**
- * The profile with nothing saved, and memory as forward gradients need it: of trained weights the version before the
- * last update, and either the directions, or the one estimate of the gradient; and the optimizer's copies.
+ * What a pass has at once, over a layer's inputs and outputs with their tangents: up to 3.0 in the runtime's own order
+ * for six nets and one and four tangents, 1.6 to 2.5 for most (bench/results/2026-11-28-forward-gradient.md).
  */
-function withTangentMemory(profile: Profile, tangentCount: number, optimizerState: OptimizerState): Profile {
-  const layers = profile.layers.map((layer): LayerProfile => {
+const workingFactor = 3;
+
+/**
+ * The profile with nothing saved, and memory as forward gradients need it: of trained weights the version before the
+ * last update, and either the directions, or the one estimate of the gradient; the optimizer's copies; and the
+ * activations of one layer at a time, with their tangents.
+ */
+export function withTangentMemory(profile: Profile, tangentCount: number, optimizerState: OptimizerState): Profile {
+  const frozenCount = forwardOnlyCount(profile);
+  const layers = profile.layers.map((layer, index): LayerProfile => {
     const { recomputed: _, frozenBytes = 0, ...rest } = layer;
+    const activationBytes = (profile.layers[index - 1]?.outputBytes ?? 0) + layer.outputBytes;
+    const workingBytes = workingFactor * (index < frozenCount ? 1 : 1 + tangentCount) * activationBytes;
     const trainedBytes = layer.weightBytes - frozenBytes;
     // Of eq. 3's two copies, one is the gradient, which is not there beside the directions: it stands for the version.
     const more = (tangentCount + optimizerState) * trainedBytes;
-    return { ...rest, weightBytes: layer.weightBytes + more, frozenBytes: frozenBytes + more, savedBytes: 0 };
+    return {
+      ...rest,
+      weightBytes: layer.weightBytes + more,
+      frozenBytes: frozenBytes + more,
+      savedBytes: 0,
+      workingBytes,
+    };
   });
   return { ...profile, layers };
 }

@@ -10,7 +10,8 @@ import { type StageDemand, stageMemoryBytes } from '../cluster/memory.ts';
 export function largestShare(demand: StageDemand, memoryBytes: number, limit: number): number {
   const freeBytes = memoryBytes - stageMemoryBytes(demand, 0);
   if (freeBytes < 0) return 0;
-  const perSampleBytes = demand.inFlight * (demand.leastSavedBytes ?? demand.savedBytes);
+  const { inFlight, workingBytes = 0, leastSavedBytes = demand.savedBytes } = demand;
+  const perSampleBytes = inFlight * leastSavedBytes + workingBytes;
   return perSampleBytes === 0 ? limit : Math.min(limit, Math.floor(freeBytes / perSampleBytes));
 }
 

@@ -7,12 +7,14 @@ import type { OptimizerState } from '../cluster/memory.ts';
 import { deviceTimes, scaledTimes } from '../cluster/times.ts';
 import { checkTogether, parseCluster } from '../cluster/validate.ts';
 import { InputError } from '../errors.ts';
-import { inferenceSchedule, scheduleOf } from '../schedule/schedules.ts';
+import { inferenceSchedule, scheduleOf, tangentSchedule } from '../schedule/schedules.ts';
+import { planTangentSteps, predictedTangentPlan, wishOfTangents } from './forward-gradient.ts';
 import { inferencePlannerNames, planInference, predictedInference } from './inference/plan.ts';
 import { type PlanInput, plan } from './plan.ts';
 import { predictedPlan } from './predict.ts';
 import { holdersAfter } from './replan/backups.ts';
 import { linkLoads, moves, stateBytes, transferTimeMs } from './replan/moves.ts';
+import { finish } from './steps.ts';
 
 export type Change =
   | { readonly kind: 'join'; readonly device: DeviceSpec }
@@ -29,6 +31,8 @@ export interface WhatIfInput extends Omit<PlanInput, 'profile'> {
   readonly profileFor: (cluster: Cluster) => Profile;
   /** The plan before; if absent, the planner's. */
   readonly current?: PlanLayout;
+  /** Of plans by forward gradients that are made here, whose schedule is asked for. Default 1. */
+  readonly tangentCount?: number;
   readonly changes: readonly Change[];
 }
 
@@ -62,24 +66,31 @@ export interface WhatIf {
  * for planner hetpipe.
  */
 export function whatIf(input: WhatIfInput): WhatIf {
-  const { cluster, profileFor, current, changes, ...asked } = input;
+  const { cluster, profileFor, current, changes, tangentCount = 1, ...asked } = input;
   // Rounds that overlap go on doing so.
   const isStream = current !== undefined && scheduleOf(current.schedule).isStream;
   const rest = isStream ? { schedule: current.schedule, ...asked } : asked;
   const profile = profileFor(cluster);
   const { batchSize, optimizerState } = input;
   if (current !== undefined) checkTogether(current, profile, cluster);
-  const predicted = (layout: PlanLayout, of: Profile, on: Cluster): Plan =>
-    layout.schedule === inferenceSchedule
-      ? predictedInference(layout, of, on)
-      : predictedPlan(layout, of, on, optimizerState);
-  const before = current === undefined ? plan({ ...rest, profile, cluster }) : predicted(current, profile, cluster);
+  const predicted = (layout: PlanLayout, of: Profile, on: Cluster): Plan => {
+    if (layout.schedule === inferenceSchedule) return predictedInference(layout, of, on);
+    if (layout.schedule === tangentSchedule)
+      return predictedTangentPlan(layout, { profile: of, cluster: on, optimizerState });
+    return predictedPlan(layout, of, on, optimizerState);
+  };
+  const wish = current === undefined ? { tangentCount } : wishOfTangents(current);
+  const planned = (question: PlanInput): Plan => {
+    const { staleness: _, ...own } = question;
+    return own.schedule === tangentSchedule ? finish(planTangentSteps({ ...own, ...wish })) : plan(question);
+  };
+  const before = current === undefined ? planned({ ...rest, profile, cluster }) : predicted(current, profile, cluster);
   const changed = changedCluster(cluster, changes);
   const changedProfile = slowed(profileFor(changed), changed, changes);
   const after =
     before.schedule === inferenceSchedule
       ? inferenceAfter(input, before, changedProfile, changed)
-      : plan({ ...rest, batchSize, profile: changedProfile, cluster: changed });
+      : planned({ ...rest, batchSize, profile: changedProfile, cluster: changed });
   const left = new Set(changes.flatMap((change) => (change.kind === 'leave' ? [change.device] : [])));
   if ([before, after].some(({ virtualWorkers }) => virtualWorkers !== undefined))
     throw new InputError(

@@ -192,6 +192,9 @@ export const scheduleNames = ['1f1b', 'gpipe', 'zb-h1', '1f1b-overlap', 'zb-h1-o
 /** The names of the schedules that train in rounds which overlap. */
 export const streamScheduleNames = ['async', 'forward-gradient'] as const;
 
+/** The schedule of a run by forward gradients. */
+export const tangentSchedule = 'forward-gradient';
+
 /** The schedule of a run that only infers. */
 export const inferenceSchedule = 'inference';
 

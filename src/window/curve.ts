@@ -33,12 +33,12 @@ export function emptyCurve(): Curve {
   return { points: [], stride: 1 };
 }
 
-/** Adds a point, for as many rounds as it says. */
-export function addPoint(curve: Curve, point: CurvePoint): void {
+/** Adds a point, for as many rounds as it says; there are `most` points at most. */
+export function addPoint(curve: Curve, point: CurvePoint, most: number = mostPoints): void {
   const last = curve.points.at(-1);
   if (last !== undefined && last.count < curve.stride) merge(last, point);
   else curve.points.push({ ...point });
-  if (curve.points.length <= mostPoints) return;
+  if (curve.points.length <= most) return;
   curve.stride *= 2;
   const points: CurvePoint[] = [];
   for (const next of curve.points) {

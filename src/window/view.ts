@@ -40,9 +40,7 @@ export type WindowEvent =
   | RunEvent
   | { readonly kind: 'prediction'; readonly prediction: Prediction | null }
   /** A round as a device measured it. */
-  | { readonly kind: 'measured'; readonly round: number; readonly device: string; readonly spans: readonly Span[] }
-  /** How much of its processor a device's process uses, and its memory. */
-  | { readonly kind: 'load'; readonly device: string; readonly cores?: number; readonly residentMiB?: number };
+  | { readonly kind: 'measured'; readonly round: number; readonly device: string; readonly spans: readonly Span[] };
 
 /** A device, present or not. */
 export interface DeviceView {
@@ -172,11 +170,11 @@ const rules: Kinds = {
     const known = view.devices.find(({ name }) => name === device);
     if (known !== undefined) known.peakMemoryMiB = peakMemoryMiB;
   },
-  load(view, { device, cores, residentMiB }) {
+  load(view, { device, usedCores, residentMiB }) {
     const known = view.devices.find(({ name }) => name === device);
     if (known === undefined) return;
-    if (cores !== undefined) known.usedCores = cores;
-    if (residentMiB !== undefined) known.residentMiB = residentMiB;
+    known.usedCores = smoothed(known.usedCores, usedCores);
+    known.residentMiB = residentMiB;
   },
   evaluated(view, { round, accuracy, loss }) {
     view.tests.push({ round, accuracy, loss });

@@ -13,6 +13,7 @@ interface DoctorCommandOptions {
   readonly host?: string;
   readonly advertise?: string;
   readonly join?: string;
+  readonly gpu?: boolean;
 }
 
 /** Adds the command. */
@@ -24,6 +25,7 @@ export function addDoctor(program: Command): Command {
     .option('--host <ADDRESS>', 'the address that it would listen on (default: all of this device)')
     .option('--advertise <ADDRESS[:PORT]>', 'try whether this, which others are to dial, leads to this device')
     .option('--join <URL>', 'try whether this coordinator is reached from here')
+    .option('--gpu', 'compare the kernels of the GPU with those of the CPU (worker --device gpu)')
     .addHelpText(
       'after',
       `
@@ -58,5 +60,6 @@ function placeOf({ host, advertise, join, ...options }: DoctorCommandOptions): O
     ...(host === undefined ? {} : { host }),
     ...(advertise === undefined ? {} : { advertised: parseAdvertised(advertise) }),
     ...(join === undefined ? {} : { join: parseUrl(join) }),
+    gpu: options.gpu === true,
   };
 }

@@ -101,5 +101,5 @@ async function modelOf({ model, run, inputShape }: EvalCommandOptions): Promise<
     throw new InputError('--model and --run cannot both be given: choose one.');
   if (run !== undefined) return importModel((await modelOfRun(run)).bytes);
   if (model === undefined) throw new InputError('--model or --run is missing: give an ONNX file or a run folder.');
-  return readModel(model, inputShape.map(parseInputShape));
+  return readModel(model, { inputShapes: inputShape.map(parseInputShape) });
 }

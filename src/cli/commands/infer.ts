@@ -5,9 +5,9 @@ import { systemClock } from '../../clock.ts';
 import { InputError } from '../../errors.ts';
 import { inferHere, prepareInferenceHere } from '../../runtime/host/infer-here.ts';
 import type { InferenceModel } from '../../runtime/run/infer.ts';
-import { windowOf } from '../../runtime/run/infer.ts';
+import { comparisonOf, windowOf } from '../../runtime/run/infer.ts';
 import { type InferDataResult, inferData, type Samples } from '../../runtime/run/infer-data.ts';
-import { InferenceRounds } from '../../runtime/run/inference-rounds.ts';
+import { type Compared, InferenceRounds } from '../../runtime/run/inference-rounds.ts';
 import { sizedByData } from '../../runtime/run/subject.ts';
 import { createOutputFile, type OutputFile } from '../../storage/node/output-files.ts';
 import { openSamples, type SampleSource } from '../../storage/node/samples.ts';
@@ -61,7 +61,7 @@ async function infer(options: InferOptions): Promise<void> {
   // What does not fit is found before anybody computes.
   bindDataset(samples.head, run.sequence.inputs, { type: samples.head.labels.type });
   const file = options.out === undefined ? undefined : await openOutput(options.out, run.output, samples);
-  const rounds = new InferenceRounds();
+  const rounds = new InferenceRounds(comparisonOf(run));
   // On stdout there are only the outputs.
   const observe: Output['observe'] = toStdout ? () => {} : output.observe;
   const ending = new AbortController();
@@ -84,7 +84,7 @@ async function infer(options: InferOptions): Promise<void> {
     const isWhole = result.sampleCount === samples.sampleCount;
     if (isWhole) await file?.finish();
     else await file?.discard();
-    if (!toStdout) print(result, options.out, isWhole, output);
+    if (!toStdout) print({ ...result, compared: rounds.compared }, options.out, isWhole, output);
     if (!isWhole) process.exitCode = interruptedExitCode;
   } catch (error) {
     ending.abort();
@@ -117,11 +117,13 @@ async function* fitted(
   }
 }
 
-function print(result: InferDataResult, out: string | undefined, isWhole: boolean, output: Output): void {
+type Printed = InferDataResult & { readonly compared: Compared | undefined };
+
+function print(result: Printed, out: string | undefined, isWhole: boolean, output: Output): void {
   output.json({ event: isWhole ? 'done' : 'stopped', ...result, ...(out === undefined ? {} : { out }) });
   if (output.isJson) return;
   const { terminal } = output;
-  const { sampleCount, samplesPerS, latencyMs, accuracy } = result;
+  const { sampleCount, samplesPerS, latencyMs, accuracy, compared } = result;
   terminal.section(isWhole ? 'Done' : 'Stopped', `${grouped(sampleCount)} samples, ${samplesPerS.toFixed(1)} a second`);
   const { p50, p95, p99 } = latencyMs;
   terminal.section(
@@ -129,5 +131,14 @@ function print(result: InferDataResult, out: string | undefined, isWhole: boolea
     `${p50.toFixed(0)} ms in the median, ${p95.toFixed(0)} of 95 %, ${p99.toFixed(0)} of 99 %`,
   );
   if (accuracy !== null) terminal.section('Accuracy', `${(accuracy * 100).toFixed(2)} %`);
+  if (compared !== undefined) terminal.section('Outputs', errorText(compared));
   if (out !== undefined && isWhole) terminal.section('Outputs', out);
+}
+
+function errorText({ sampleCount, relative, changedFraction }: Compared): string {
+  const percent = (fraction: number): string => `${(fraction * 100).toPrecision(2)} %`;
+  return (
+    `${percent(relative)} off those of activations as they are (norm), the largest is another in ` +
+    `${percent(changedFraction)} (${sampleCount} samples compared)`
+  );
 }

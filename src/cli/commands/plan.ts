@@ -1,18 +1,19 @@
 // asteroid plan: who computes which layers on which share of each batch.
 
 import type { Command } from 'commander';
-import { activationEncoding } from '../../cluster/activation-bits.ts';
+import { bitsWish } from '../../cluster/activation-bits.ts';
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
 import { parseCluster } from '../../cluster/validate.ts';
 import { InputError } from '../../errors.ts';
 import { type CompressMode, compressModes } from '../../planner/compress.ts';
+import { planTangentSteps } from '../../planner/forward-gradient.ts';
 import { objectives } from '../../planner/inference/evaluate.ts';
 import { inferencePlannerNames, planInferenceSteps } from '../../planner/inference/plan.ts';
 import type { PlanInput } from '../../planner/plan.ts';
 import { plannerNames } from '../../planner/planners.ts';
 import { program } from '../../schedule/generate.ts';
 import { passes } from '../../schedule/passes.ts';
-import { inferenceSchedule, scheduleNames } from '../../schedule/schedules.ts';
+import { inferenceSchedule, scheduleNames, tangentSchedule } from '../../schedule/schedules.ts';
 import { stalenessOf } from '../../schedule/staleness.ts';
 import { programText } from '../../schedule/text.ts';
 import { checkWritable, readText, writeJson } from '../files.ts';
@@ -21,7 +22,7 @@ import { addSizeFlags, type SizeOptions } from '../model-options.ts';
 import { printModes } from '../modes-table.ts';
 import { createOutput, type Output } from '../output.ts';
 import { type PlanSearch, readPin, search, searchPlan } from '../planning.ts';
-import { addModeFlags, scheduleOfMode, searchModes } from '../planning-mode.ts';
+import { addModeFlags, scheduleOfMode, searchModes, tangentWish } from '../planning-mode.ts';
 import { planningProfile } from '../planning-profile.ts';
 import { showPicture } from '../report.ts';
 import { duration, type Terminal } from '../terminal.ts';
@@ -35,6 +36,8 @@ interface PlanCommandOptions extends SizeOptions {
   readonly schedule?: string;
   readonly mode: string;
   readonly maxStaleness?: string;
+  readonly tangents?: string;
+  readonly staleness?: string;
   readonly objective?: string;
   readonly activationBits?: string;
   readonly compress: string;
@@ -70,7 +73,7 @@ export function addPlan(program: Command): Command {
       `${scheduleNames.join(' | ')} (default: the planner chooses) | ${inferenceSchedule} (forward passes only)`,
     )
     .option(`--objective <${objectives.join('|')}>`, 'of inference: what the plan is for (default: throughput)')
-    .option('--activation-bits <16|8|6|4|2>', 'of inference: in how many bits activations travel (default: 32)')
+    .option('--activation-bits <16|8|6|4|2|auto>', 'of inference: in how many bits activations travel (default: 32)')
     .option(
       `--compress <${compressModes.join('|')}>`,
       'what may travel in fewer bits over links; auto: what makes rounds shorter',
@@ -159,6 +162,8 @@ function trainingPlan(options: Asked, known: Known, output: Output): Promise<Pla
   if (options.objective !== undefined || options.activationBits !== undefined)
     throw new InputError('--objective and --activation-bits are for inference: add --schedule inference.');
   const schedule = scheduleOfMode(options.mode, options.schedule);
+  const wish = tangentWish(options);
+  if (schedule === tangentSchedule) return tangentPlan(options, { known, wish }, output);
   return searchPlan(
     {
       ...questionOf(options, known),
@@ -171,8 +176,28 @@ function trainingPlan(options: Asked, known: Known, output: Output): Promise<Pla
   );
 }
 
+function tangentPlan(
+  options: Asked,
+  { known, wish }: { readonly known: Known; readonly wish: ReturnType<typeof tangentWish> },
+  output: Output,
+): Promise<PlanSearch> {
+  staleLimit(options);
+  const { compress, planner } = options;
+  if (compress !== 'none' || planner === 'hetpipe')
+    throw new InputError(
+      `--mode ${tangentSchedule} takes neither --compress nor planner "hetpipe": leave it out, or name another mode.`,
+    );
+  const input = { ...questionOf(options, known), ...wish };
+  return search(
+    (hooks) => planTangentSteps({ ...input, isTimeUp: hooks.isTimeUp }),
+    planner === 'best',
+    output,
+    timeLimitMs(options),
+  );
+}
+
 /** What is asked in every mode of training. */
-function questionOf(options: Asked, known: Known): Omit<PlanInput, 'schedule'> {
+function questionOf(options: Asked, known: Known): Omit<PlanInput, 'schedule' | 'staleness'> {
   return {
     ...known,
     batchSize: positive('--batch', options.batch),
@@ -210,13 +235,15 @@ async function planModes(options: Asked, known: Known, output: Output): Promise<
 /** Of rounds that overlap: by how many the weights lag behind. */
 function printStaleness(plan: Plan, terminal: Terminal): void {
   const staleness = Math.max(...stalenessOf(plan));
-  if (staleness > 0)
+  if (staleness > 0 && plan.schedule === tangentSchedule)
+    terminal.print(`rounds overlap: stages compute with weights that lag behind by ${stalenessOf(plan).join(', ')}`);
+  else if (staleness > 0)
     terminal.print(`rounds overlap: weights lag behind by ${staleness}, and a device keeps ${staleness + 1} versions`);
 }
 
 function staleLimit({ mode, maxStaleness }: PlanCommandOptions): { readonly maxStaleness?: number } {
   if (maxStaleness === undefined) return {};
-  if (mode === 'sync') throw new InputError('--max-staleness needs --mode async or auto.');
+  if (mode !== 'async' && mode !== 'auto') throw new InputError('--max-staleness needs --mode async or auto.');
   const rounds = Number(maxStaleness);
   if (!Number.isInteger(rounds) || rounds < 0)
     throw new InputError(`--max-staleness ${maxStaleness} must be a whole number of rounds, 0 or more.`);
@@ -236,7 +263,7 @@ function inferencePlan(options: Asked, known: Known, output: Output): Promise<Pl
     planner: options.planner,
     exclude: options.exclude,
     ...(microBatchSize === undefined ? {} : { microBatchSize }),
-    ...(options.activationBits === undefined ? {} : { encoding: activationEncoding(options.activationBits) }),
+    ...(options.activationBits === undefined ? {} : bitsWish(options.activationBits)),
   } as const;
   return search(
     (hooks) => planInferenceSteps({ ...input, ...hooks }),

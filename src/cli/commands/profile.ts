@@ -25,6 +25,7 @@ interface ProfileCommandOptions extends SizeOptions {
   readonly freezeAllBut?: readonly string[];
   readonly train?: readonly string[];
   readonly batchNorm?: string;
+  readonly tangents?: string;
   readonly json?: boolean;
 }
 
@@ -38,6 +39,7 @@ export function addProfile(program: Command): Command {
     .option('--device <NAME>', 'how the device, or its kind, is called in the profile', 'this-device')
     .option('--threads <N>', 'compute threads', '1')
     .option('--engine <NAME>', 'onnxruntime | reference', 'onnxruntime')
+    .option('--tangents <N>', 'measure passes with N tangents, too, for plans with --mode forward-gradient')
     .option('-o, --output <FILE>', 'write the profile as JSON');
   addSettingFlags(command, ['headClasses', 'freeze', 'freezeAllBut', 'train', 'batchNorm']);
   return addSizeFlags(command)
@@ -65,6 +67,7 @@ async function profile(options: ProfileCommandOptions): Promise<void> {
     freeze,
     freezeAllBut,
     train,
+    ...(options.tangents === undefined ? {} : { tangentCount: positive('--tangents', options.tangents) }),
     clock: systemClock,
     onProgress: progress(output),
     onWarning: (message) => output.terminal.section('Warning', output.terminal.colors.yellow(message)),
@@ -81,7 +84,7 @@ async function profile(options: ProfileCommandOptions): Promise<void> {
 
 function printProfile({ model, layers, batchSizes, devices }: Profile, device: string, terminal: Terminal): void {
   const last = batchSizes.length - 1;
-  const times = devices[device];
+  const measured = devices[device];
   const width = Math.max(...layers.map(({ name }) => name.length));
   const milliseconds = (value: number): string => value.toFixed(3).padStart(9);
   terminal.section(
@@ -89,12 +92,12 @@ function printProfile({ model, layers, batchSizes, devices }: Profile, device: s
     `${model}: ${counted(layers.length, 'layer')}, milliseconds at batch ${batchSizes[last]}`,
   );
   for (const [index, { name, weightBytes }] of layers.entries()) {
-    const [forward, backward] = [times?.forwardMs[last]?.[index] ?? 0, times?.backwardMs[last]?.[index] ?? 0];
+    const [forward, backward] = [measured?.forwardMs[last]?.[index] ?? 0, measured?.backwardMs[last]?.[index] ?? 0];
+    const tangent = measured?.tangentMs?.[last]?.[index];
+    const tangents = tangent === undefined ? '' : `  tangents ${milliseconds(tangent)}`;
     const weights = `${(weightBytes / 1024).toFixed(0)} KiB`.padStart(10);
-    terminal.section(
-      'Profile',
-      `${name.padEnd(width)}  forward ${milliseconds(forward)}  backward ${milliseconds(backward)}  ${weights}`,
-    );
+    const times = `forward ${milliseconds(forward)}  backward ${milliseconds(backward)}${tangents}`;
+    terminal.section('Profile', `${name.padEnd(width)}  ${times}  ${weights}`);
   }
 }
 

@@ -5,13 +5,15 @@ import { systemClock } from '../../clock.ts';
 import { InputError } from '../../errors.ts';
 import { prepareInferenceHere } from '../../runtime/host/infer-here.ts';
 import { type ServeSettings, type Serving, serveHere } from '../../runtime/host/serve-here.ts';
+import type { RunEvent } from '../../runtime/protocol/events.ts';
 import { withCodeFile } from '../code-file.ts';
 import { positive } from '../flag-values.ts';
 import { addInferenceFlags, type InferenceFlags, inferenceSettings, modelOf, planOf } from '../inference-flags.ts';
 import { createOutput, interruptSignal, type Output } from '../output.ts';
 import { version } from '../version.ts';
+import { addDashboardFlag, createRunWindow, type DashboardFlag, isDashboardWanted } from '../window.ts';
 
-interface ServeOptions extends InferenceFlags {
+interface ServeOptions extends InferenceFlags, DashboardFlag {
   readonly listen: string;
   readonly maxLatency: string;
   readonly maxBody: string;
@@ -37,7 +39,7 @@ export function addServe(program: Command): Command {
     .option('--timeout <S>', 'seconds for a request to come, and for its answer (default: 30)', '30')
     .option('--http-cert <FILE>', "an own certificate (PEM) for HTTP, instead of the cluster's")
     .option('--http-key <FILE>', 'its key (PEM)');
-  return addInferenceFlags(command)
+  return addInferenceFlags(addDashboardFlag(command))
     .addHelpText(
       'after',
       `
@@ -63,8 +65,17 @@ async function serve(options: ServeOptions): Promise<void> {
     model,
     ...(plan === undefined ? {} : { plan }),
   });
+  const stopping = new AbortController();
+  const observe = (event: RunEvent): void => {
+    output.observe(event);
+    window?.observe(event);
+  };
+  const window = isDashboardWanted(options, output, true)
+    ? await createRunWindow(model.name, output, { record: observe, stop: () => stopping.abort(), optimizerState: 0 })
+    : undefined;
   await serveHere(run, settings, {
-    ...{ clock: systemClock, observe: output.observe, signal },
+    ...{ clock: systemClock, observe, signal: AbortSignal.any([signal, stopping.signal]) },
+    ...(window && { guests: window }),
     onServing: (serving) => announce(serving, model.name, output),
   });
 }

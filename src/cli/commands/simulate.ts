@@ -3,13 +3,16 @@
 import type { Command } from 'commander';
 import { checkTogether, parseCluster, parsePlan } from '../../cluster/validate.ts';
 import { InputError } from '../../errors.ts';
+import { withTangentMemory } from '../../planner/forward-gradient.ts';
 import { checkProgram } from '../../schedule/check.ts';
 import { ganttSvg } from '../../schedule/gantt.ts';
 import { program as makeProgram } from '../../schedule/generate.ts';
+import { tangentSchedule } from '../../schedule/schedules.ts';
 import { traceJson } from '../../schedule/trace.ts';
 import { simulate as runSimulation } from '../../simulator/simulate.ts';
 import type { Simulation } from '../../simulator/simulation.ts';
 import { checkWritable, readText, writeJson, writeText } from '../files.ts';
+import { refuseOverload } from '../memory-check.ts';
 import { addSizeFlags, type SizeOptions } from '../model-options.ts';
 import { createOutput } from '../output.ts';
 import { planningProfile } from '../planning-profile.ts';
@@ -66,9 +69,13 @@ async function simulate(options: SimulateCommandOptions): Promise<void> {
   checkTogether(plan, profile, cluster);
   const program = makeProgram(plan);
   checkProgram(program, plan);
-  const { events, roundMs, samplesPerS, stream, devices, links } = runSimulation(program, plan, profile, cluster, {
+  // Of an optimizer nothing is known here: its copies of the weights are left out.
+  const held = plan.schedule === tangentSchedule ? withTangentMemory(profile, plan.tangentCount ?? 1, 0) : profile;
+  const { events, roundMs, samplesPerS, stream, devices, links } = runSimulation(program, plan, held, cluster, {
     events: trace !== undefined || gantt !== undefined,
   });
+  const needed = Object.entries(devices).map(([name, { peakMemoryMiB }]) => [name, peakMemoryMiB] as const);
+  refuseOverload(Object.fromEntries(needed), cluster, planPath);
   const names = cluster.devices.map((device) => device.name);
   if (trace !== undefined) await writeText(trace, traceJson(events, names));
   if (gantt !== undefined)

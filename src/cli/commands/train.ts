@@ -26,6 +26,9 @@ interface TrainOptions extends Record<string, unknown>, DashboardFlag {
 const fixedOnResume = [
   'model',
   'headClasses',
+  'lora',
+  'adapter',
+  'modulesToSave',
   'data',
   'batch',
   'dropLast',

@@ -11,9 +11,10 @@ import { predictLoss } from '../../planner/replan/predict-loss.ts';
 import { type Change, type WhatIf, whatIf } from '../../planner/what-if.ts';
 import { readText, writeJson } from '../files.ts';
 import { collected, positive } from '../flag-values.ts';
+import { refuseOverload } from '../memory-check.ts';
 import { addSizeFlags, type SizeOptions } from '../model-options.ts';
 import { createOutput, type Output } from '../output.ts';
-import { scheduleOfMode } from '../planning-mode.ts';
+import { scheduleOfMode, tangentWish } from '../planning-mode.ts';
 import { planningProfile } from '../planning-profile.ts';
 import { duration, memory, type Terminal } from '../terminal.ts';
 import { optimizerState } from './plan.ts';
@@ -28,6 +29,7 @@ interface WhatIfCommandOptions extends SizeOptions {
   readonly microBatch?: string;
   readonly planner: string;
   readonly mode: string;
+  readonly tangents?: string;
   readonly optimizer: string;
   readonly momentum: string;
   readonly replicateBatchNorm?: boolean;
@@ -67,7 +69,12 @@ export function addWhatIf(program: Command): Command {
       [],
     )
     .option('--planner <NAME>', plannerNames.join(' | '), 'best')
-    .option('--mode <NAME>', 'sync | async: how plans that are made here train; a given plan keeps its own', 'sync')
+    .option(
+      '--mode <NAME>',
+      'sync | async | forward-gradient: how plans that are made here train; a given plan keeps its own',
+      'sync',
+    )
+    .option('--tangents <N>', 'of forward-gradient: random directions of an update (default: 1)')
     .option('--optimizer <NAME>', 'sgd | adam | adamw, for its memory and its state', 'sgd')
     .option('--momentum <M>', 'of sgd, for its memory and its state', '0')
     .option('--replicate-batch-norm', 'let a stage with batch normalization be replicated')
@@ -107,12 +114,13 @@ async function run(options: WhatIfCommandOptions): Promise<void> {
     devices: [...cluster.devices, ...changes.flatMap((change) => (change.kind === 'join' ? [change.device] : []))],
   };
   const profile = await planningProfile({ ...options, largestBatch: Math.min(64, batchSize) }, joined, output);
-  if (options.mode === 'auto') throw new InputError('--mode auto is of asteroid plan: name sync or async.');
+  if (options.mode === 'auto')
+    throw new InputError('--mode auto is of asteroid plan: name sync, async or forward-gradient.');
   const schedule = current === undefined ? scheduleOfMode(options.mode, undefined) : undefined;
   const question = {
     cluster,
     ...(schedule === undefined ? {} : { schedule }),
-    ...(current === undefined ? {} : { current }),
+    ...(current === undefined ? { tangentCount: tangentWish(options).tangentCount } : { current }),
     batchSize,
     planner: options.planner,
     optimizerState: optimizerState(options.optimizer, options.momentum),
@@ -122,14 +130,14 @@ async function run(options: WhatIfCommandOptions): Promise<void> {
   if (kill.length > 0) {
     const detectionMs = 1000 * numberOf(options.detection, '--detection', options.detection);
     if (detectionMs < 0) throw new InputError(`--detection ${options.detection} is below 0: give seconds.`);
-    await finish(
-      predictLoss({ ...question, profile, lost: [...new Set(kill)], detectionMs, now: systemClock.now }),
-      options,
-      output,
-      printLoss,
-    );
-  } else
-    await finish(whatIf({ ...question, profileFor: () => parseProfile(profile), changes }), options, output, print);
+    const loss = predictLoss({ ...question, profile, lost: [...new Set(kill)], detectionMs, now: systemClock.now });
+    refuseOverload(loss.before.predicted.peakMemoryMiB, cluster, planPath ?? 'The plan');
+    await finish(loss, options, output, printLoss);
+  } else {
+    const found = whatIf({ ...question, profileFor: () => parseProfile(profile), changes });
+    refuseOverload(found.before.predicted.peakMemoryMiB, cluster, planPath ?? 'The plan');
+    await finish(found, options, output, print);
+  }
 }
 
 async function finish<Result>(

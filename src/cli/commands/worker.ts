@@ -19,6 +19,7 @@ import { profileCache } from '../../runtime/host/profile-cache.ts';
 import { createDeviceStore } from '../../runtime/host/security/device-store.ts';
 import { stateFolder } from '../../runtime/host/security/state-folder.ts';
 import { createStageFiles } from '../../runtime/host/stage-files.ts';
+import { createWeightFiles } from '../../runtime/host/weight-files.ts';
 import { isLoopback } from '../../transport/admission.ts';
 import { deviceName, engineName, positive } from '../flag-values.ts';
 import { createOutput, interruptedExitCode, interruptSignal, type Output } from '../output.ts';
@@ -101,7 +102,9 @@ async function work(options: WorkerCommandOptions): Promise<void> {
   // The coordinator of a managed worker gets the same Ctrl-C from the terminal and ends its workers in good order.
   const signal = isManaged ? ignoreInterrupts() : interruptSignal(output, 'Leaving …');
   // A worker that waits to be told whom to join starts its engine meanwhile.
-  const starting = isManaged ? createComputeThread(engine) : undefined;
+  const onDetour = (kernel: string): void =>
+    output.observe({ kind: 'warning', message: `computed on the CPU, not on the GPU: ${kernel}.` });
+  const starting = isManaged ? createComputeThread({ ...engine, onDetour }) : undefined;
   starting?.catch(() => {}); // told when it has joined
   const told = isManaged ? await readPlaceToJoin(process.stdin) : undefined;
   if (isManaged && told === undefined) process.exit();
@@ -115,7 +118,7 @@ async function work(options: WorkerCommandOptions): Promise<void> {
       clock: systemClock,
       insecure: told?.insecure ?? options.insecure === true,
       createEngine: async () => {
-        const made = await (starting ?? createComputeThread(engine));
+        const made = await (starting ?? createComputeThread({ ...engine, onDetour }));
         device = isOnGpu(made.name) ? 'gpu' : 'cpu';
         return made;
       },
@@ -126,6 +129,7 @@ async function work(options: WorkerCommandOptions): Promise<void> {
       ...place,
       profileCache: profileCache(cacheName(options.name, engine)),
       stageStore: createStageFiles(),
+      weightFiles: createWeightFiles(),
       // Workers that a coordinator starts are new each time.
       ...(isManaged ? {} : { store: createDeviceStore(stateFolder()), reconnectMs }),
       onWarning: (message) => output.observe({ kind: 'warning', message }),

@@ -4,12 +4,13 @@
 import { setPriority } from 'node:os';
 import { parentPort, workerData } from 'node:worker_threads';
 import { assert, defined, unreachable } from '../../assert.ts';
-import { movable } from '../buffers.ts';
-import type { Engine, Executable, Value } from '../engine.ts';
+import { discard, movable } from '../buffers.ts';
+import type { Engine, Executable, Translation, Value } from '../engine.ts';
 import { createReferenceEngine } from '../reference.ts';
 import { type Reply, type Request, sharedNow, type ThreadOptions, toFailure } from './compute-thread-messages.ts';
 import { openThreadClock } from './host-linux.ts';
 import { createOnnxRuntimeHereEngine } from './onnxruntime-here.ts';
+import { discardGraph, type PackedGraph, unpackGraph } from './packed-graph.ts';
 import { createWorkClock } from './work-clock.ts';
 
 /**
@@ -25,6 +26,7 @@ async function createEngine(options: ThreadOptions): Promise<Engine> {
   if (engine === 'onnxruntime')
     return createOnnxRuntimeHereEngine({
       ...{ device, threadCount, pacing: { maxCpu, isCourteous } },
+      onDetour: (kernel, fault) => send({ id: -1, busyMs: 0, detour: `${kernel} (${fault})` }),
       // What a GPU does takes no processor time.
       ...(device === 'cpu' ? { now: createWorkClock(options) } : {}),
     });
@@ -74,13 +76,13 @@ function answerTo(
 ): Promise<Pick<Reply, 'tensor' | 'translation' | 'atMs'>> {
   switch (request.kind) {
     case 'compile':
-      return engine.compile(request.source).then((executable) => {
+      return compile(engine, request.source).then((executable) => {
         executables.set(request.executable, executable);
         return {};
       });
     case 'translate': {
       const translate = defined(engine.translate, 'an engine that translates');
-      return translate(request.graph).then((translation) => ({ translation }));
+      return translate(unpackGraph(request.graph)).then((translation) => ({ translation }));
     }
     case 'download':
       return engine.download(known(values, request.handle)).then((tensor) => ({ tensor }));
@@ -95,6 +97,18 @@ function answerTo(
     default:
       return unreachable(request);
   }
+}
+
+/** Compiles what belongs to this thread: of weights there are no more copies at a time than it takes. */
+async function compile(engine: Engine, source: PackedGraph | Translation): Promise<Executable> {
+  if ('model' in source) return engine.compile(source);
+  const graph = unpackGraph(source);
+  if (engine.translate === undefined) return engine.compile(graph);
+  const translation = await engine.translate(graph);
+  discardGraph(source);
+  const executable = await engine.compile(translation);
+  discard(translation.model);
+  return executable;
 }
 
 /** Carries out a request that has no reply. */

@@ -2,10 +2,10 @@
 // handles.
 
 import { InputError, ProtocolError, RunError } from '../../errors.ts';
-import type { Graph } from '../../graph/graph.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 import type { Noise } from '../../noise.ts';
 import type { DeviceChoice, Translation, TranslationTarget } from '../engine.ts';
+import type { PackedGraph } from './packed-graph.ts';
 
 /**
  * The engine of a compute thread: a name, or the URL of a module that exports `createEngine(options): Promise<Engine>`.
@@ -23,8 +23,13 @@ export interface ThreadOptions {
 
 /** Requests without an id have no reply: their failures show in replies to later ones. */
 export type Request =
-  | { readonly kind: 'compile'; readonly id: number; readonly executable: number; readonly source: Graph | Translation }
-  | { readonly kind: 'translate'; readonly id: number; readonly graph: Graph }
+  | {
+      readonly kind: 'compile';
+      readonly id: number;
+      readonly executable: number;
+      readonly source: PackedGraph | Translation;
+    }
+  | { readonly kind: 'translate'; readonly id: number; readonly graph: PackedGraph }
   | {
       readonly kind: 'run';
       readonly executable: number;
@@ -42,12 +47,14 @@ export type Request =
   | { readonly kind: 'release-executable'; readonly executable: number }
   | { readonly kind: 'settled' | 'computed' | 'close'; readonly id: number };
 
-/** The thread's first message has id 0: it is ready (or could not be made). */
+/** The thread's first message has id 0: it is ready (or could not be made). Those with a detour answer nothing. */
 export interface Reply {
   readonly id: number;
   readonly busyMs: number;
   /** See Engine. */
   readonly threadMs?: number | undefined;
+  /** A kernel of the GPU that the CPU computes in its place, in words (kernel-probe.ts). */
+  readonly detour?: string;
   /** With id 0: the engine's name. */
   readonly name?: string;
   /** With id 0, where it has one. */

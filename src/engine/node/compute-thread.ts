@@ -5,8 +5,8 @@
 import { Worker } from 'node:worker_threads';
 import { assert, defined } from '../../assert.ts';
 import { RunError } from '../../errors.ts';
-import type { Graph, Node } from '../../graph/graph.ts';
-import type { ElementArray, Tensor } from '../../graph/tensor.ts';
+import type { Graph } from '../../graph/graph.ts';
+import type { Tensor } from '../../graph/tensor.ts';
 import type { Noise } from '../../noise.ts';
 import { movable } from '../buffers.ts';
 import type { DeviceChoice, Engine, Executable, Translation, TranslationTarget, Value } from '../engine.ts';
@@ -27,6 +27,7 @@ import {
   sharedNow,
   type ThreadOptions,
 } from './compute-thread-messages.ts';
+import { packGraph } from './packed-graph.ts';
 
 export interface ComputeThreadOptions {
   /** Default 'onnxruntime'. 'reference' needs nothing and is slow. */
@@ -37,6 +38,8 @@ export interface ComputeThreadOptions {
   readonly threadCount?: number;
   /** The part of the time in which it may compute, above 0 and at most 1. Default 1. ONNX Runtime only. */
   readonly maxCpu?: number;
+  /** A kernel of the GPU is wrong or refused here, and the CPU computes in its place. Default: nobody hears of it. */
+  readonly onDetour?: (kernel: string) => void;
   /** Steps back while other processes use the machine. Default false. ONNX Runtime only. */
   readonly isCourteous?: boolean;
 }
@@ -57,7 +60,7 @@ export async function createComputeThread(options: ComputeThreadOptions = {}): P
     workerData: threadOptions,
     name: 'compute',
   });
-  const calls = new Calls(worker);
+  const calls = new Calls(worker, options.onDetour);
   try {
     return new ComputeThread(await calls.ready, calls);
   } catch (error) {
@@ -85,11 +88,14 @@ class Calls {
   #end: Error | undefined;
   #isEndSeen = false;
 
-  constructor(worker: Worker) {
+  constructor(worker: Worker, onDetour: (kernel: string) => void = () => {}) {
     this.#worker = worker;
     this.ready = this.#expect(this.nextId());
     worker.on('message', (replies: readonly Reply[]) => {
-      for (const reply of replies) this.#settle(reply);
+      for (const reply of replies) {
+        if (reply.detour === undefined) this.#settle(reply);
+        else onDetour(reply.detour);
+      }
     });
     worker.on('error', (error: unknown) =>
       this.#die(`The compute thread failed: ${error instanceof Error ? error.message : String(error)}`),
@@ -201,8 +207,8 @@ class ComputeThread implements Engine {
     const id = this.#calls.nextId();
     const { name } = source;
     // A translation's model is copied, which takes a millisecond: the caller may have other uses for it.
-    const { graph, moved } = 'model' in source ? { graph: source, moved: [] } : packGraph(source);
-    await this.#calls.ask({ kind: 'compile', id, executable: id, source: graph }, ...moved);
+    const { packed, moved } = 'model' in source ? { packed: source, moved: [] } : packGraph(source);
+    await this.#calls.ask({ kind: 'compile', id, executable: id, source: packed }, ...moved);
     this.#executables.add(id);
     return {
       inputs: [...signature.inputs.keys()],
@@ -217,7 +223,7 @@ class ComputeThread implements Engine {
 
   async #translate(graph: Graph): Promise<Translation> {
     this.#checkOpen();
-    const { graph: packed, moved } = packGraph(graph);
+    const { packed, moved } = packGraph(graph);
     const { translation } = await this.#calls.ask(
       { kind: 'translate', id: this.#calls.nextId(), graph: packed },
       ...moved,
@@ -335,28 +341,4 @@ class ComputeThread implements Engine {
   #checkOpen(): void {
     assert(this.#closing === undefined, 'the engine is closed');
   }
-}
-
-/**
- * The graph with its tensors in buffers of their own, to be moved: cloning a view would copy the whole file that it
- * looks into.
- */
-function packGraph(graph: Graph): { readonly graph: Graph; readonly moved: readonly ArrayBuffer[] } {
-  const moved: ArrayBuffer[] = [];
-  const pack = (value: Tensor): Tensor => {
-    const data = value.data.slice() as ElementArray & { readonly buffer: ArrayBuffer };
-    moved.push(data.buffer);
-    return { ...value, data };
-  };
-  const packNode = (node: Node): Node => {
-    const tensors = Object.entries(node.attributes).flatMap(([name, attribute]) =>
-      attribute.type === 'tensor' ? [{ name, attribute }] : [],
-    );
-    const packed = tensors.map(
-      ({ name, attribute }) => [name, { ...attribute, value: pack(attribute.value) }] as const,
-    );
-    return packed.length === 0 ? node : { ...node, attributes: { ...node.attributes, ...Object.fromEntries(packed) } };
-  };
-  const initializers = new Map(Array.from(graph.initializers, ([name, value]) => [name, pack(value)] as const));
-  return { graph: { ...graph, initializers, nodes: graph.nodes.map(packNode) }, moved };
 }

@@ -4,7 +4,7 @@
 import { InputError } from '../../errors.ts';
 import type { Engine } from '../engine.ts';
 import { createOnnxRuntimeEngine } from '../onnxruntime.ts';
-import { createGpuEngine } from '../onnxruntime-gpu.ts';
+import { createGpuEngine, type GpuEngineOptions } from '../onnxruntime-gpu.ts';
 import type { OnnxRuntime } from '../onnxruntime-module.ts';
 import { withHeapRoom } from './heap-room.ts';
 import { type PacingOptions, paced } from './pacing.ts';
@@ -18,6 +18,8 @@ export interface OnnxRuntimeNodeOptions {
   readonly pacing?: PacingOptions;
   /** Milliseconds, monotonic, by which runs are timed. Default performance.now. */
   readonly now?: () => number;
+  /** See GpuEngineOptions. */
+  readonly onDetour?: GpuEngineOptions['onDetour'];
   /** Loads the package; tests pass their own. Default: `import('onnxruntime-node')`. */
   readonly load?: () => Promise<unknown>;
 }
@@ -43,7 +45,7 @@ export async function createOnnxRuntimeNodeEngine(options: OnnxRuntimeNodeOption
   const adapted = options.pacing === undefined ? roomy : paced(roomy, options.pacing);
   const name = `onnxruntime-node ${runtime.env.versions.node ?? ''}`.trim();
   return options.device === 'gpu'
-    ? createGpuEngine(adapted, { name, now: options.now })
+    ? createGpuEngine(adapted, { name, now: options.now, ...(options.onDetour && { onDetour: options.onDetour }) })
     : createOnnxRuntimeEngine(adapted, { name, threadCount, now: options.now });
 }
 

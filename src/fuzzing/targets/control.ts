@@ -161,6 +161,7 @@ const toCoordinator: ToCoordinator = {
     roundMs: 10,
     busyMs: 9,
     linkMbps: { b: 95 },
+    activationBits: { b: 6 },
   },
   output: {},
   state: { role: 'optimizer', name: 'a.weight/momentum' },

@@ -9,7 +9,7 @@ import type { Node } from '../graph.ts';
 import { isOperator } from '../operators/index.ts';
 import { TypeWalk } from '../static.ts';
 import { isFloat, type Tensor } from '../tensor.ts';
-import { type DecodedModel, decodeModel, normalDomain } from './decode.ts';
+import { type DecodedModel, normalDomain } from './decode.ts';
 import { patchGraph, patchModel, patchNode } from './encode.ts';
 import {
   AttributeProtoSchema,
@@ -26,6 +26,7 @@ import {
 const probeSizes = [2, 3] as const;
 
 interface BranchOptions {
+  readonly decode: (model: ModelProto) => DecodedModel;
   /** Converts the nodes of a file to the canonical opset. */
   readonly upgrade: (model: DecodedModel) => {
     readonly nodes: readonly Node[];
@@ -58,7 +59,7 @@ function isIf({ opType, domain }: NodeProto): boolean {
 
 /** By position: the branch taken. */
 function conditions(model: ModelProto, options: BranchOptions): ReadonlyMap<number, boolean> {
-  const decoded = decodeModel(model);
+  const decoded = options.decode(model);
   const { nodes, initializers } = options.upgrade(decoded);
   const walks = probeSizes.map((size) => {
     const walk = new TypeWalk();

@@ -8,6 +8,7 @@ import type { Attribute, Dimension, Node, ValueInfo } from '../graph.ts';
 import { freshName } from '../liveness.ts';
 import { isOperator } from '../operators/index.ts';
 import { scalar, type Tensor, tensor } from '../tensor.ts';
+import type { ExternalLoader } from './external.ts';
 import {
   type AttributeProto,
   AttributeProto_AttributeType,
@@ -83,8 +84,10 @@ export function normalDomain(domain: string): string {
   return domain === 'ai.onnx' ? '' : domain;
 }
 
-/** Decodes a parsed model. Throws InputError for invalid or unsupported contents. */
-export function decodeModel(model: ModelProto): DecodedModel {
+/**
+ * Decodes a parsed model. `load` reads what was left outside. Throws InputError for invalid or unsupported contents.
+ */
+export function decodeModel(model: ModelProto, load?: ExternalLoader): DecodedModel {
   const graph = model.graph as GraphProto;
   const initializers = new Map<string, Tensor>();
   const places = new Map<string, TensorPlace>();
@@ -96,7 +99,7 @@ export function decodeModel(model: ModelProto): DecodedModel {
   };
   let hadHalf = graph.initializer.some(({ dataType }) => isHalf(dataType));
   graph.initializer.forEach((proto, index) =>
-    add(proto.name, decodeTensor(proto, `Initializer "${proto.name}"`), { kind: 'initializer', index }),
+    add(proto.name, decodeTensor(proto, `Initializer "${proto.name}"`, load), { kind: 'initializer', index }),
   );
   const sparse = graph.sparseInitializer[0];
   if (sparse !== undefined)

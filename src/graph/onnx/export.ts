@@ -4,7 +4,7 @@ import { create } from '@bufbuild/protobuf';
 
 import { assert, defined } from '../../assert.ts';
 import { type Attribute, canonicalOpset, type Graph, type Node, type ValueInfo } from '../graph.ts';
-import { sameShape, type Tensor } from '../tensor.ts';
+import { filePlace, sameShape, type Tensor } from '../tensor.ts';
 import { encodeModel, patchGraph, patchModel, patchNode } from './encode.ts';
 import {
   type AttributeProto,
@@ -27,7 +27,7 @@ import {
 import type { ImportedModel } from './import.ts';
 import { inferenceNodes } from './inference-nodes.ts';
 import { producerName, withEntries, writeMetadata } from './metadata.ts';
-import { dataTypeOf, elementTypeOf, encodeTensor, replaceTensor } from './tensors.ts';
+import { dataTypeOf, elementTypeOf, encodePlacedTensor, encodeTensor, replaceTensor } from './tensors.ts';
 
 /** Options of {@link exportModel}. */
 export interface ExportOptions {
@@ -85,6 +85,8 @@ export interface ShapeOptions {
   readonly emptySequence?: string | undefined;
   /** Entries of the file's metadata. Default: none. */
   readonly metadata?: ReadonlyMap<string, string> | undefined;
+  /** Tensors that lie in files stay there, and the model refers to them. Default false. */
+  readonly leavesPlaced?: boolean;
 }
 
 /**
@@ -137,7 +139,11 @@ function replacedConstant(node: NodeProto, value: Tensor, name: string): NodePro
 }
 
 function encodeGraph(graph: Graph, trained: ReadonlyMap<string, Tensor>, options: ShapeOptions): GraphProto {
-  const { isBorderTyped = true, values = [], emptySequence } = options;
+  const { isBorderTyped = true, values = [], emptySequence, leavesPlaced = false } = options;
+  const encodeInitializer = (name: string, value: Tensor): TensorProto => {
+    const place = leavesPlaced ? filePlace(value) : undefined;
+    return place === undefined ? encodeTensor(value, name) : encodePlacedTensor(value, name, place);
+  };
   const [sequences, makers] =
     emptySequence === undefined
       ? [[], []]
@@ -150,7 +156,7 @@ function encodeGraph(graph: Graph, trained: ReadonlyMap<string, Tensor>, options
       ...sequences,
       ...graph.outputs.map((output) => encodeValueInfo(output, isBorderTyped && output.shape.length > 0)),
     ],
-    initializer: [...graph.initializers].map(([name, value]) => encodeTensor(trained.get(name) ?? value, name)),
+    initializer: [...graph.initializers].map(([name, value]) => encodeInitializer(name, trained.get(name) ?? value)),
     node: [...makers, ...graph.nodes.map(encodeNode)],
     valueInfo: values.map((value) => encodeValueInfo(value, true)),
   });

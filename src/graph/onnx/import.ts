@@ -8,11 +8,11 @@ import { batchSymbol, type Dimension, type Graph, type Node, type ValueInfo } fr
 import { freshName, neededNodes, usedValues } from '../liveness.ts';
 import { rebatch } from '../rebatch.ts';
 import { bindDimensions } from '../static.ts';
-import type { Tensor } from '../tensor.ts';
+import { isUnread, type Tensor } from '../tensor.ts';
 import { foldBranches } from './branches.ts';
 import { type DecodedModel, decodeModel, opsetOf, parseModel, type TensorPlace } from './decode.ts';
 import { patchModel } from './encode.ts';
-import { type ExternalLoader, loadExternalTensors } from './external.ts';
+import { type ExternalLoader, isExternal, loadExternalTensors } from './external.ts';
 import { inlineFunctions } from './functions.ts';
 import type { GraphProto, ModelProto } from './generated/onnx_pb.ts';
 import { type InputShape, withInputShapes } from './input-shapes.ts';
@@ -32,6 +32,11 @@ export interface ImportOptions {
   readonly inputShapes?: readonly InputShape[];
   /** Reads weights that are kept outside the model file. Without it, such files are refused. */
   readonly loadExternal?: ExternalLoader;
+  /**
+   * Large weights outside the file stay there and are read at each look: for models that only answer. Such a model is
+   * not repaired for training (repairs.ts), and exportModel cannot write it. Default false.
+   */
+  readonly leavesLarge?: boolean;
 }
 
 /** A model from a file. Passes may change the graph; the other fields let `exportModel` write the user's own file. */
@@ -67,7 +72,7 @@ export function importModel(bytes: Uint8Array, options: ImportOptions = {}): Imp
   }
   const prepared = prepare(parsed, options);
   const proto = patchModel(parsed, { graph: prepared.graph, functions: [] });
-  const read = decodeModel(proto);
+  const read = decodeModel(proto, options.loadExternal);
   const decoded = inFloat32(read);
   const metadata = readMetadata(proto);
   const notes: string[] = decoded.hadHalf ? ['The model is in half precision; it is trained in float32.'] : [];
@@ -123,14 +128,15 @@ function sized(model: ModelProto, shapes: readonly InputShape[]): ModelProto {
 /** The file's graph with external data loaded, functions and branches expanded, and each weight once. */
 function prepare(
   model: ModelProto,
-  { loadExternal, dimensions = {} }: ImportOptions,
+  { loadExternal, leavesLarge = false, dimensions = {} }: ImportOptions,
 ): { graph: GraphProto; notes: readonly string[] } {
   const plain = inlineFunctions(model, defined(model.graph, 'the graph of a parsed model'));
-  const loaded = loadExternalTensors(plain, loadExternal);
+  const loaded = loadExternalTensors(plain, loadExternal, { leavesLarge });
   const widened = withoutBfloat16(loaded);
-  const whole = foldBranches(model, widened, { upgrade, dimensions });
+  const decode = (proto: ModelProto): DecodedModel => decodeModel(proto, loadExternal);
+  const whole = foldBranches(model, widened, { decode, upgrade, dimensions });
   // in files of ours, weights are tied on purpose
-  if (model.producerName === producerName) return { graph: whole, notes: [] };
+  if (model.producerName === producerName || whole.initializer.some(isExternal)) return { graph: whole, notes: [] };
   const notes: string[] = [];
   if (widened !== loaded)
     notes.push("The model is in bfloat16, which ONNX Runtime's CPU cannot run; it is trained and written in float32.");
@@ -226,7 +232,13 @@ function shareWeights(proto: ModelProto, { initializers, places }: DecodedModel)
         ? graph.initializer[place.index]
         : graph.node[place.nodeIndex]?.attribute.find(({ t }) => t !== undefined)?.t;
     const value = initializers.get(name);
-    if (holder === undefined || value === undefined || holder.rawData.length !== value.data.byteLength) continue;
+    if (
+      holder === undefined ||
+      value === undefined ||
+      isUnread(value) ||
+      holder.rawData.length !== value.data.byteLength
+    )
+      continue;
     holder.rawData = new Uint8Array(value.data.buffer as ArrayBuffer, value.data.byteOffset, value.data.byteLength);
   }
 }

@@ -3,7 +3,7 @@
 
 import { usefulFor } from '../gradient-paths.ts';
 import type { Node } from '../graph.ts';
-import type { Tensor } from '../tensor.ts';
+import { elementCount, isUnread, type Tensor } from '../tensor.ts';
 import type { TensorPlace } from './decode.ts';
 import { madeUpName } from './made-up-name.ts';
 import { formulaOf, isMask, isRepeatedFilter, isUniform } from './number-tables.ts';
@@ -57,7 +57,8 @@ export function findWeights(search: WeightSearch): {
   const { nodes, outputs, initializers, places } = search;
   const buffers = runningStatistics(nodes);
   const reached = usefulFor(outputs, nodes);
-  const isTensor = ({ type, data }: Tensor): boolean => (type === 'float32' || type === 'float64') && data.length > 0;
+  const isTensor = ({ type, shape }: Tensor): boolean =>
+    (type === 'float32' || type === 'float64') && elementCount(shape) > 0;
   const inFile = [...initializers].filter(([name, value]) => places.has(name) && isTensor(value));
   const evidence = evidenceOf(search, inFile, reached);
   return {
@@ -109,6 +110,8 @@ const trained = (why: string, isSure = true): Judgement => ({ isTrained: true, w
 const fixed = (why: string, isSure = true): Judgement => ({ isTrained: false, why, isSure });
 
 function judged(name: string, value: Tensor, evidence: Evidence): Judgement {
+  // Before anything looks at its elements.
+  if (isUnread(value)) return trained('large, and kept outside the file');
   const { origins, places, weights } = evidence;
   const declared = origins.declared.get(name);
   if (declared !== undefined)

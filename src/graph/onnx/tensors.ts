@@ -5,8 +5,26 @@
 import { create } from '@bufbuild/protobuf';
 
 import { InputError } from '../../errors.ts';
-import { allocate, type ElementType, elementBytes, type Tensor, tensorBytes, viewBytes, wrap } from '../tensor.ts';
-import { type TensorProto, TensorProto_DataType, TensorProtoSchema } from './generated/onnx_pb.ts';
+import {
+  allocate,
+  byteLength,
+  type ElementType,
+  elementBytes,
+  type FilePlace,
+  rereadTensor,
+  type Tensor,
+  tensorBytes,
+  viewBytes,
+  wrap,
+} from '../tensor.ts';
+import { type ExternalLoader, isExternal, loadedTensor } from './external.ts';
+import {
+  StringStringEntryProtoSchema,
+  type TensorProto,
+  TensorProto_DataLocation,
+  TensorProto_DataType,
+  TensorProtoSchema,
+} from './generated/onnx_pb.ts';
 
 const DataType = TensorProto_DataType;
 
@@ -70,9 +88,10 @@ export function dataTypeName(dataType: number): string {
 
 /**
  * Reads a tensor into an array of its own. `what` begins error messages, such as 'Initializer "w"'. Throws InputError
- * for unsupported types and for bytes that do not fit the shape. External data must have been loaded (external.ts).
+ * for unsupported types and for bytes that do not fit the shape. What external.ts left outside is read through `load`
+ * whenever it is looked at.
  */
-export function decodeTensor(proto: TensorProto, what: string): Tensor {
+export function decodeTensor(proto: TensorProto, what: string, load?: ExternalLoader): Tensor {
   const type = elementTypeOf(proto.dataType);
   if (type === undefined)
     throw new InputError(`${what} has elements of ${dataTypeName(proto.dataType)}, which Asteroid does not support.`);
@@ -83,6 +102,7 @@ export function decodeTensor(proto: TensorProto, what: string): Tensor {
       throw new InputError(`${what} has an impossible dimension, ${dimension}.`);
     return Number(dimension);
   });
+  if (isExternal(proto)) return rereadTensor(type, shape, () => decodeTensor(loadedTensor(proto, load), what).data);
   const count = shape.includes(0) ? 0 : shape.reduce((product, dimension) => product * dimension, 1);
   const bytes = proto.rawData;
   const typed = typedValues(proto);
@@ -151,6 +171,18 @@ export function encodeTensor(value: Tensor, name?: string): TensorProto {
     dataType: dataTypeOf(value.type),
     dims: value.shape.map(BigInt),
     rawData: tensorBytes(value),
+  });
+}
+
+/** A TensorProto that refers to the file where the elements lie. */
+export function encodePlacedTensor({ type, shape }: Tensor, name: string, { file, offset }: FilePlace): TensorProto {
+  const entries = { location: file, offset: String(offset), length: String(byteLength({ type, shape })) };
+  return create(TensorProtoSchema, {
+    name,
+    dataType: dataTypeOf(type),
+    dims: shape.map(BigInt),
+    dataLocation: TensorProto_DataLocation.EXTERNAL,
+    externalData: Object.entries(entries).map(([key, value]) => create(StringStringEntryProtoSchema, { key, value })),
   });
 }
 

@@ -42,6 +42,12 @@ export function evaluate(problem: InferenceProblem, layouts: readonly StageLayou
   return { periodMs, latencyMs: latencyOf(problem, layouts, { stages, devices, ends, holder }), load };
 }
 
+/** What the slowest device computes on a micro-batch, in milliseconds: the pace that no link can improve. */
+export function slowestMs({ base, times }: InferenceProblem, layouts: readonly StageLayout[]): number {
+  const { devices } = flatStages({ problem: base, times, holder: -1 }, layouts);
+  return Math.max(...devices.map(({ forwardMs }) => forwardMs));
+}
+
 interface Transfer {
   readonly from: number;
   readonly to: number;

@@ -15,7 +15,7 @@ import { pipeedge } from '../pipeedge.ts';
 import { settleMicroBatchSizes } from '../plan.ts';
 import type { StageLayout } from '../problem.ts';
 import type { Steps } from '../steps.ts';
-import { isBetter, type Objective, type Rated, rate } from './evaluate.ts';
+import { isBetter, type Objective, type Rated, rate, slowestMs } from './evaluate.ts';
 import { improve } from './improve.ts';
 import { fits, type InferenceInput, type InferenceProblem, inferenceBytes, inferenceProblem } from './problem.ts';
 import { evenShares, searchOrder } from './search.ts';
@@ -43,6 +43,8 @@ export interface InferencePlanInput extends Omit<InferenceInput, 'microBatchSize
   /** See inferencePlannerNames. */
   readonly planner: string;
   readonly objective: Objective;
+  /** Senders choose the activations' bits; `encoding` is what is counted with. Default false. */
+  readonly isAdaptive?: boolean;
   /** Names of devices that get no layers. */
   readonly exclude?: readonly string[];
   /** Asked between the steps of `best`; when true, the search ends with the best plan so far, if there is one. */
@@ -245,7 +247,8 @@ function planOf(
     batchSize,
     objective,
     encoding,
-  }: Pick<InferencePlanInput, 'planner' | 'batchSize' | 'objective' | 'encoding'>,
+    isAdaptive = false,
+  }: Pick<InferencePlanInput, 'planner' | 'batchSize' | 'objective' | 'encoding' | 'isAdaptive'>,
   { problem, layouts, periodMs, latencyMs }: Rated,
   bounds: Bounds,
   isOptimal: boolean,
@@ -267,7 +270,14 @@ function planOf(
   const isCompressed = encoding !== undefined && stages.length > 1;
   const layout: PlanLayout = {
     ...{ planner, schedule: inferenceSchedule, batchSize, microBatchSize, microBatchCount, stages },
-    ...(isCompressed ? { compression: { activation: encoding } } : {}),
+    ...(isCompressed
+      ? {
+          compression: {
+            activation: encoding,
+            ...(isAdaptive ? { adaptive: { paceMs: slowestMs(problem, layouts) } } : {}),
+          },
+        }
+      : {}),
   };
   const isFor = (other: Objective): boolean => isOptimal && objective === other;
   return {

@@ -2,7 +2,8 @@
 // The baseline for light re-planning, and a later improvement in the background if it gains more than it costs.
 
 import type { Plan } from '../../cluster/cluster.ts';
-import { scheduleOf } from '../../schedule/schedules.ts';
+import { scheduleOf, tangentSchedule } from '../../schedule/schedules.ts';
+import { planTangentSteps, wishOfTangents } from '../forward-gradient.ts';
 import { planSteps } from '../plan.ts';
 import { finish, type Steps } from '../steps.ts';
 import { type ReplanInput, remainingProblem, survivingStages } from './survivors.ts';
@@ -29,13 +30,16 @@ export function* heavyReplanSteps(input: HeavyInput): Steps<Plan> {
   survivingStages(plan, lost);
   const { profile, cluster, optimizerState, replicateBatchDependent } = remainingProblem(input);
   const { forwardOnlyLayers } = plan;
-  const found = yield* planSteps({
+  const question = {
     ...{ profile, cluster, planner, batchSize: plan.batchSize, optimizerState, replicateBatchDependent },
     ...(scheduleOf(plan.schedule).isStream ? { schedule: plan.schedule } : {}),
     ...(microBatchSize === 'any' ? {} : { microBatchSize }),
     ...(mayRecompute === undefined ? {} : { mayRecompute }),
     ...(signal === undefined ? {} : { signal }),
-  });
+  };
+  const found = yield* plan.schedule === tangentSchedule
+    ? planTangentSteps({ ...question, ...wishOfTangents(plan) })
+    : planSteps(question);
   const layout = { ...found, ...(forwardOnlyLayers === undefined ? {} : { forwardOnlyLayers }) };
   return input.profile === undefined
     ? { ...layout, predicted: { roundMs: 0, samplesPerS: 0, peakMemoryMiB: {} } }

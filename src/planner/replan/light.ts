@@ -313,12 +313,13 @@ function planned(
   schedule: string,
   stages: readonly StagePlan[],
 ): Plan {
-  const { batchSize, microBatchSize, microBatchCount, forwardOnlyLayers, staleness, compression } = plan;
+  const { batchSize, microBatchSize, microBatchCount, forwardOnlyLayers, staleness, tangentCount, compression } = plan;
   const layout: PlanLayout = {
     ...{ planner: 'light', schedule, batchSize, microBatchSize, microBatchCount, stages },
     ...(forwardOnlyLayers === undefined ? {} : { forwardOnlyLayers }),
     // With other stages, the least that they need.
     ...(staleness?.length === stages.length ? { staleness } : {}),
+    ...(tangentCount === undefined ? {} : { tangentCount }),
     ...(compression === undefined ? {} : { compression }),
   };
   if (profile === undefined) return { ...layout, predicted: { roundMs: 0, samplesPerS: 0, peakMemoryMiB: {} } };

@@ -56,6 +56,8 @@ const handlers: {
   },
   prepared({ context }, device, { control: result }) {
     const { results } = context;
+    for (const [to, bits] of Object.entries(result.activationBits ?? {}))
+      context.observe({ kind: 'activation-bits', from: device, to, bits });
     if (results === undefined || !isInProgress(context, result.round)) return { kind: 'prepared', result };
     results.prepared(device, result);
     return deliverPrepared(context, device);
@@ -89,7 +91,10 @@ const handlers: {
     return undefined;
   },
   leaving: () => ({ kind: 'leaving' }),
-  heartbeat: () => undefined,
+  heartbeat({ context }, device, { control: { load } }) {
+    if (load !== undefined) context.observe({ kind: 'load', device, ...load });
+    return undefined;
+  },
   failed: (_, __, { control }) => ({ kind: 'failed', message: control.message }),
   statistics({ context }, device, { control }) {
     context.observe({ kind: 'statistics', device, ...control });

@@ -127,7 +127,6 @@ export class DecisionsAtLeisure {
   /** Between two rounds: what to do about the next loss. */
   #prepare(): void {
     const { options, planner, readiness } = this.#context;
-    if (this.#isStreaming()) return;
     this.#stopPreparing();
     this.#stopPreparing = options.clock.after(0, () => {
       const { plan } = this.#context.state;

@@ -131,3 +131,34 @@ test('a spare hears of the places that it would take', { timeout: 120_000 }, asy
   assert.deepEqual(announced.slice(0, 4), ['c: c | b', 'b: c | b', 'a: a | c', 'c: a | c']);
   assert.deepEqual(deployed(cluster).map(drawn), ['a | b', 'c | b']);
 });
+
+test('where rounds overlap, too, a loss brings the layout that devices have heard of', {
+  timeout: 120_000,
+}, async () => {
+  const clock = createVirtualClock();
+  const net = wideNet();
+  const subject = subjectOf(net, 8);
+  const predicted = { roundMs: 1, samplesPerS: 8000, peakMemoryMiB: {} };
+  const form = { schedule: 'async', cuts: [1], shares: [[2, 2], [4]], microBatchCount: 2 };
+  const plan: Plan = { ...handPlan(form, 2), predicted };
+  const announced: Announced[] = [];
+  const cluster = await startCluster({
+    ...{ subject, batch: batches(net, subject), workerNames: ['a', 'b', 'c'], clock },
+    machine: { endRound: 100, replicateEvery: 5, learningRate: () => 0.01 },
+    links: { clock, bandwidthMbps: 0.5 },
+    choosePlan: () => plan,
+    observe: (event, at) => {
+      if (event.kind === 'replicated' && plansOf(announced).length === 3 && at.workers.has('c'))
+        queueMicrotask(() => at.kill('c'));
+    },
+  });
+  onReserve(cluster, (to, reserved) => announced.push({ atMs: clock.now(), to, plan: reserved }));
+  await clock.runUntil(cluster.outcome());
+  const layouts = deployed(cluster);
+  assert.equal(layouts.length, 2);
+  assert.deepEqual(layouts[1], announced.find((one) => !devicesOf(one.plan).includes('c'))?.plan);
+});
+
+function devicesOf({ stages }: Plan): readonly string[] {
+  return stages.flatMap(({ devices }) => devices);
+}

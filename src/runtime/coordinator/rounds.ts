@@ -9,7 +9,7 @@
 
 import { defined } from '../../assert.ts';
 import { scheduleOf } from '../../schedule/schedules.ts';
-import { commitWindow } from '../../schedule/staleness.ts';
+import { commitWindow, stalenessOf } from '../../schedule/staleness.ts';
 import type { RoundResult } from '../protocol/messages.ts';
 import { notFinite } from '../protocol/not-finite.ts';
 import { batchAt, scaleOf } from '../protocol/round-batch.ts';
@@ -80,8 +80,18 @@ export function goOn(config: MachineConfig, state: MachineState, before: readonl
   if (round >= state.offeredRounds) return [{ ...state, phase: 'training', waitingFor: [] }, before];
   const isCopied = isCopyDue(config, state, round);
   const [fed, feeds] = feed(state, round);
-  const effects: MachineEffect[] = [...before, ...feeds, ...grant(config, state, round, isCopied)];
+  const begins = beginsAnew(state);
+  const effects: MachineEffect[] = [...before, ...begins, ...feeds, ...grant(config, state, round, isCopied)];
   return proceed(config, { ...fed, grantedRound: round, ...copying(state, round, isCopied) }, effects);
+}
+
+/**
+ * After a pause, a stream whose passes read what is live (forward gradients) begins anew with the version that there is
+ * then.
+ */
+function beginsAnew({ plan, round, flushedRound }: MachineState): readonly MachineEffect[] {
+  if (plan === undefined || flushedRound !== round || scheduleOf(plan.schedule).gradients !== 'tangent') return [];
+  return stalenessOf(plan).some((own) => own > 0) ? [{ kind: 'stream-begins', plan, round }] : [];
 }
 
 /** Data are sent once, also where the round has to wait for a checkpoint. */

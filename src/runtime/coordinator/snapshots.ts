@@ -40,10 +40,10 @@ export class Snapshots {
 
   /** Another layout: who has what. */
   begin(plan: Plan): void {
-    const { sequence } = this.#subject;
+    const { sequence, training } = this.#subject;
     this.#owned = new Map(
       plan.stages.flatMap(({ layers, devices }) => {
-        const names = namesOf(sequence, layers);
+        const names = namesOf(sequence, layers, training.frozen);
         return devices.map((device) => [device, names] as const);
       }),
     );
@@ -86,12 +86,13 @@ export class Snapshots {
   /** What was saved last, after `round` rounds, of layers [first, end). */
   entries([first, end]: readonly [number, number], round: number): readonly SavedEntry[] {
     const { state, round: savedRound } = this.#saved;
+    const { state: initial } = this.#subject;
     assert(savedRound === round, `the state of round ${savedRound} is at hand, not that of ${round}`);
     const own = this.#subject.sequence.layers.slice(first, end);
     const parameters = new Set(own.flatMap((layer) => layer.parameters));
     const named = (role: StateRole, names: Iterable<string>): SavedEntry[] =>
       [...names].flatMap((name) => {
-        const value = state[role].get(name);
+        const value = state[role].get(name) ?? (role === 'parameter' ? initial.parameter.get(name) : undefined);
         return value === undefined ? [] : [{ role, name, value }];
       });
     return [
@@ -113,8 +114,15 @@ export function notAsked(device: string, { role, name }: ToCoordinator['state'])
   return new ProtocolError(`${device} sent the ${role} ${name}, which it was not asked for.`);
 }
 
-function namesOf({ layers }: LayerSequence, [first, end]: readonly [number, number]): ReadonlySet<string> {
-  return new Set(layers.slice(first, end).flatMap(({ parameters, buffers }) => [...parameters, ...buffers]));
+/** What of layers [first, end) a snapshot holds: frozen parameters stay as they were at the start. */
+function namesOf(
+  { layers }: LayerSequence,
+  [first, end]: readonly [number, number],
+  frozen: readonly string[],
+): ReadonlySet<string> {
+  const names = new Set(layers.slice(first, end).flatMap(({ parameters, buffers }) => [...parameters, ...buffers]));
+  for (const name of frozen) names.delete(name);
+  return names;
 }
 
 function emptySnapshot(epoch: number, round: number): Snapshot {

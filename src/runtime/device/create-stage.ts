@@ -13,13 +13,19 @@ import { restOf, restOptionsOf } from './rest-stage.ts';
 import type { StagePort } from './stage.ts';
 import type { StageOptions } from './stage-graphs.ts';
 import { stageOptionsOf } from './stage-options.ts';
+import type { WeightKeeping } from './weight-files.ts';
 
 /**
  * Compiles a stage, with what `store` kept of it; its state is loaded afterwards. One that only infers is compiled when
  * its weights are there.
  */
-export async function createStage(engine: Engine, options: StageOptions, store?: StageStore): Promise<StagePort> {
-  if (options.form.passes === 'forward') return new InferenceStage(engine, options);
+export async function createStage(
+  engine: Engine,
+  options: StageOptions,
+  store?: StageStore,
+  keeping?: WeightKeeping,
+): Promise<StagePort> {
+  if (options.form.passes === 'forward') return new InferenceStage(engine, options, keeping);
   const inner = compiledOptions(options);
   const compile = (rest: StageOptions): Promise<CompiledStage> => compileStage(engine, rest, store);
   return new EngineStage(engine, inner, await compile(inner), { grains: grainsOf(options), compile });

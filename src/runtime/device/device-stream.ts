@@ -40,7 +40,8 @@ export class DeviceStream {
   readonly #usual: StagePort;
   readonly #writer: TickWriter;
   readonly #state = new StreamState();
-  readonly #first: number;
+  /** The oldest version that rounds read. */
+  #first: number;
   readonly #isNormCounted: boolean;
   readonly #rests = new Map<number, RoundPart>();
   /** By round, until its update. */
@@ -93,6 +94,8 @@ export class DeviceStream {
   /** All rounds so far are done; the next ones begin with an empty pipeline. */
   drained(): void {
     this.#begin = this.#end;
+    // Passes with tangents read what is live: the stream begins anew.
+    if (this.#usual.tangents !== undefined) this.#first = this.#begin;
   }
 
   /** Queues all work of a tick; waits for pieces that have not arrived, and for what an update waits for. */

@@ -3,9 +3,10 @@
 // on. Its state never changes: every version of it is the one that was loaded.
 
 import { assert, defined } from '../../assert.ts';
+import { discard } from '../../engine/buffers.ts';
 import type { Engine, Executable } from '../../engine/engine.ts';
 import { type CutTensor, cutBefore, cutBytes } from '../../graph/layers.ts';
-import type { Tensor } from '../../graph/tensor.ts';
+import { byteLength, type Tensor } from '../../graph/tensor.ts';
 import { Residuals } from './codec.ts';
 import { design } from './designers.ts';
 import type { MicroBatchId } from './pieces.ts';
@@ -14,6 +15,7 @@ import { ownCopy } from './samples.ts';
 import type { OwnGradients, RestShare, RoundStage, StagePort } from './stage.ts';
 import type { StageOptions } from './stage-graphs.ts';
 import type { EntryOptions, StateEntry } from './stage-state.ts';
+import type { WeightFile, WeightKeeping } from './weight-files.ts';
 
 /** Numbers of samples for which a stage stays compiled: each has the weights packed for itself. */
 const compiledLimit = 4;
@@ -30,13 +32,16 @@ export class InferenceStage implements StagePort {
   readonly #options: StageOptions;
   readonly #names: ReadonlyMap<string, StateEntry['role']>;
   readonly #entries = new Map<string, StateEntry>();
+  readonly #file: WeightFile | undefined;
+  #writing: Promise<void> = Promise.resolve();
   /** By number of samples, in the order of their last use. */
   readonly #compiled = new Map<number, Promise<Executable>>();
   readonly #ready = new Map<number, Executable>();
   readonly #versions = new Set<number>();
   #takenMs: number;
 
-  constructor(engine: Engine, options: StageOptions) {
+  /** `keeping`: absent: weights stay in memory. */
+  constructor(engine: Engine, options: StageOptions, keeping?: WeightKeeping) {
     const { sequence, layers } = options;
     const own = sequence.layers.slice(...layers);
     this.inputs = cutBefore(sequence, layers[0]);
@@ -49,10 +54,28 @@ export class InferenceStage implements StagePort {
       ...own.flatMap(({ buffers }) => buffers.map((name) => [name, 'buffer'] as const)),
     ]);
     this.#takenMs = engine.busyMs();
+    if (keeping !== undefined && this.#weightBytes() >= keeping.leastBytes) this.#file = keeping.files.open();
   }
 
+  #weightBytes(): number {
+    const { initializers } = this.#options.sequence.graph;
+    let bytes = 0;
+    for (const name of this.#names.keys()) bytes += byteLength(defined(initializers.get(name), name));
+    return bytes;
+  }
+
+  /** Where weights are kept in a file, the entry's buffer is the stage's. */
   load(entry: StateEntry): void {
     this.#entries.set(entry.name, entry);
+    const file = this.#file;
+    if (file === undefined) return;
+    this.#writing = this.#writing.then(async () => {
+      const value = await file.keep(entry.value);
+      if (value === entry.value) return;
+      this.#entries.set(entry.name, { ...entry, value });
+      discard(entry.value.data); // now, not when the garbage is collected
+    });
+    this.#writing.catch(() => {}); // seen by finish
   }
 
   missingState(): readonly string[] {
@@ -60,6 +83,7 @@ export class InferenceStage implements StagePort {
   }
 
   async finish(): Promise<void> {
+    await this.#writing;
     const { sampleCount } = this.#options;
     if (sampleCount > 0) await this.#compile(sampleCount);
   }
@@ -97,6 +121,11 @@ export class InferenceStage implements StagePort {
     this.#compiled.clear();
     this.#ready.clear();
     this.#entries.clear();
+    const file = this.#file;
+    if (file !== undefined)
+      void this.#writing
+        .catch(() => {}) // seen by finish
+        .then(() => file.remove());
     this.#engine.trim();
   }
 

@@ -235,12 +235,20 @@ async function send(tick: Tick, instruction: Send, onDone: (beganMs: number) => 
       : sliceSamples(result, defined(cuts[index], 'cut').batchAxis, samples[0] - offset, samples[1] - offset),
   );
   const axes = cuts.map((cut) => cut.batchAxis);
-  const tensors = encoding === undefined ? slices : encodeTensors(slices, encoding, axes);
+  const used =
+    encoding === undefined || payload !== 'activation' || ports.encodingOf === undefined
+      ? encoding
+      : ports.encodingOf(to, { round: microBatch.round, bytes: floatBytes(slices) });
+  const tensors = used === undefined ? slices : encodeTensors(slices, used, axes);
   const frame = { kind: payload, round: microBatch.round, microBatch: microBatch.index, tensors };
   await ports.send(to, frame, 'pipeline');
   for (const { data } of tensors.filter((tensor) => !slices.includes(tensor))) giveMemory(data);
   stream.results.sent(payload, microBatch, results);
   onDone(beganMs);
+}
+
+function floatBytes(tensors: readonly Tensor[]): number {
+  return tensors.reduce((sum, { type, data }) => sum + (type === 'float32' ? data.byteLength : 0), 0);
 }
 
 async function giveResult(tick: Tick, instruction: Result, onDone: (beganMs: number) => void): Promise<void> {

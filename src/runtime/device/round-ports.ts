@@ -1,6 +1,7 @@
 // What a round on one device needs from outside: clock, links, the end of waiting, and when its update may be applied.
 
 import type { Clock } from '../../clock.ts';
+import type { ActivationEncoding } from '../../cluster/compression.ts';
 import type { Frame, Priority } from '../../transport/link.ts';
 import type { Failure } from '../protocol/failure.ts';
 import type { MailKey } from './mailbox.ts';
@@ -22,6 +23,14 @@ export interface RoundPorts {
   readonly clock: Clock;
   send(to: string, frame: Omit<Frame, 'epoch'>, priority: Priority): Promise<void>;
   receive(key: MailKey): Promise<Frame>;
+  /**
+   * In what activations of this many bytes travel, of a plan that says that they are encoded; undefined: as they are.
+   * Absent: as the plan says.
+   */
+  encodingOf?(
+    to: string,
+    activations: { readonly round: number; readonly bytes: number },
+  ): ActivationEncoding | undefined;
   /** Takes outputs of a stage whose schedule only infers; resolves under back-pressure as `send` does. */
   giveResult?(frame: Omit<Frame, 'epoch'>): Promise<void>;
   /** Ends every wait when the device must give up the round. */

@@ -63,7 +63,10 @@ function tangentsOf(options: StageOptions, blockSize: number | undefined): Tange
 }
 
 /** The last stage with the loss behind it: the sum over the samples, and the right predictions, in place of outputs. */
-function withLoss({ graph }: StageGraph, { training, label, sampleCount }: StageOptions): StaticGraph {
+export function withLoss(
+  { graph }: StageGraph,
+  { training, label, sampleCount }: Pick<StageOptions, 'training' | 'label' | 'sampleCount'>,
+): StaticGraph {
   const { name: logits, type, shape } = defined(graph.outputs[0], 'the output');
   const labels = { type: label.type, shape: [sampleCount, ...(label.shape.slice(1) as number[])] };
   const { loss: kind, ignoresNegative = false } = training;

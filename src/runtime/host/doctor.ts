@@ -9,6 +9,7 @@ import { Emitter } from '../../graph/emitter.ts';
 import { toNumbers, wrap } from '../../graph/tensor.ts';
 import { type AdvertisedAddress, ownAddresses } from './addresses.ts';
 import { announce, discover } from './discovery.ts';
+import { gpu } from './doctor-gpu.ts';
 import { advertisedAddress, coordinatorReached } from './doctor-reach.ts';
 import { authorityPath, loadAuthority } from './security/authority-store.ts';
 import { readSecret, stateFolder } from './security/state-folder.ts';
@@ -18,6 +19,7 @@ export interface Finding {
   readonly check:
     | 'node'
     | 'engine'
+    | 'gpu'
     | 'memory'
     | 'processor'
     | 'power'
@@ -40,6 +42,8 @@ export interface DoctorOptions {
   readonly host?: string;
   /** What others are to dial. Default: not tried. */
   readonly advertised?: AdvertisedAddress;
+  /** Whether to try the kernels of the GPU. Default: not. */
+  readonly gpu?: boolean;
   /** A coordinator to reach. Default: none. */
   readonly join?: URL;
   /** Default: stateFolder(). */
@@ -67,6 +71,7 @@ export async function examine(options: DoctorOptions): Promise<readonly Finding[
   return [
     node(facts.nodeVersion),
     await engine(),
+    ...(options.gpu === true ? [await gpu()] : []),
     memory(facts.memoryMiB),
     processor(facts),
     ...power(facts),

@@ -11,6 +11,7 @@ import {
 import type { InferenceRounds } from '../run/inference-rounds.ts';
 import { checkHost } from './addresses.ts';
 import { runCluster } from './cluster-run.ts';
+import type { RunGuests } from './run-guests.ts';
 
 /** Fits settings and model together. Throws InputError where they, or the addresses, do not fit. */
 export function prepareInferenceHere(input: InferenceInput): PreparedInference {
@@ -23,6 +24,8 @@ export function inferHere(
   run: PreparedInference,
   rounds: InferenceRounds,
   environment: InferenceEnvironment,
+  guests?: RunGuests,
 ): Promise<CoordinatorEnd> {
-  return inferOn({ runCluster }, run, rounds, environment);
+  const own: typeof runCluster = (options, cluster) => runCluster(options, cluster, guests);
+  return inferOn({ runCluster: own }, run, rounds, environment);
 }

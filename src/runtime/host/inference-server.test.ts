@@ -140,6 +140,15 @@ test('a body without an announced length is cut off at the limit', async () => {
   socket.destroy();
 });
 
+test('a body that does not come in time is 408, and nothing of it is left', async () => {
+  const server = await start({ timeoutMs: 200 });
+  const socket = connect(Number(new URL(server.url).port), '127.0.0.1');
+  socket.write('POST /v2/models/sum/infer HTTP/1.1\r\nhost: a\r\ncontent-length: 900\r\n\r\n{"inputs": [');
+  const answer = (await socket.setEncoding('utf8').toArray()).join('');
+  assert.match(answer, /^HTTP\/1\.1 408 .*\r\n\r\n$/s);
+  await server.drain();
+});
+
 test('strangers learn whether the server lives, and nothing else', async () => {
   const { url } = await start({ token });
   const status = async (path: string, authorization?: string): Promise<number> =>

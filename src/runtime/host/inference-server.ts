@@ -65,6 +65,7 @@ class Refusal extends Error {
 /** Bodies that are read at the same time take no more than this many times the limit of one. */
 const bodiesAtOnce = 16;
 const headersTimeoutMs = 10_000;
+const lookForLateMs = 1000;
 const headerLengthName = 'inference-header-content-length';
 
 /** Listens. Rejects with InputError where the address is taken or is not of this machine. */
@@ -77,7 +78,12 @@ export async function startInferenceServer(options: InferenceServerOptions): Pro
       if (--state.openCount === 0) state.onIdle();
     });
   };
-  const timeouts = { requestTimeout: timeoutMs, headersTimeout: Math.min(headersTimeoutMs, timeoutMs) };
+  const timeouts = {
+    requestTimeout: timeoutMs,
+    headersTimeout: Math.min(headersTimeoutMs, timeoutMs),
+    // Node looks for late requests every 30 s unless told otherwise.
+    connectionsCheckingInterval: Math.min(lookForLateMs, timeoutMs / 2),
+  };
   const server =
     tls === undefined ? createServer(timeouts, listener) : createTlsServer({ ...timeouts, ...tls }, listener);
   await listening(server, host, port);

@@ -48,6 +48,8 @@ export interface JoinOptions {
   readonly profileCache?: ProfileCache;
   /** Keeps what stages are compiled to. */
   readonly stageStore?: StageStore;
+  /** See WorkerOptions. */
+  readonly weightFiles?: WorkerOptions['weightFiles'];
   /** Keeps certificates, so that this device needs no code the next time. */
   readonly store?: DeviceStore;
   /** Memory that this device may use. Default: all of the machine's. */
@@ -169,6 +171,7 @@ async function serve(options: JoinOptions, own: string, joiner: Joiner): Promise
       }),
     ...(options.processWork === undefined ? {} : { processWork: options.processWork }),
     ...(options.startProfile === undefined ? {} : { startProfile: options.startProfile }),
+    ...(options.weightFiles === undefined ? {} : { weightFiles: options.weightFiles }),
     ...(options.profileCache === undefined ? {} : { profileCache: options.profileCache }),
     ...(store && { stageStore: store, stagesAhead: new StagesAhead({ engine, store, memoryBytes }) }),
   });

@@ -7,12 +7,13 @@ import type { ModelTable } from '../../cluster/device-kinds.ts';
 import { InputError } from '../../errors.ts';
 import { exportGraph, exportModel } from '../../graph/onnx/export.ts';
 import type { ExternalLoader } from '../../graph/onnx/external.ts';
-import { type ImportedModel, importModel } from '../../graph/onnx/import.ts';
+import { type ImportedModel, type ImportOptions, importModel } from '../../graph/onnx/import.ts';
 import type { InputShape } from '../../graph/onnx/input-shapes.ts';
 import { inferenceMode, trainingMode, unmergedNormalizations } from '../../graph/onnx/modes.ts';
 import { noWeightsReason } from '../../graph/onnx/no-weights.ts';
 import { replaceHead } from '../../graph/onnx/replace-head.ts';
 import { buildModel, isZooSpec } from '../../models/zoo.ts';
+import { withAdapters } from '../run/adapters.ts';
 import { describeModel, type ModelDescription } from '../run/describe-model.ts';
 import { trainedLayers } from '../run/fine-tuning.ts';
 import type { InferenceModel } from '../run/infer.ts';
@@ -20,6 +21,7 @@ import { layerTable } from '../run/layer-table.ts';
 import type { LoadedModel } from '../run/loaded-model.ts';
 import { withOutput } from '../run/trained-output.ts';
 import { type CheckoutSpec, checkoutSpec, loadCheckout, openCheckoutModel } from './checkouts.ts';
+import { readAdapter } from './peft.ts';
 
 /** How a model is changed when it is loaded. */
 export interface LoadModelOptions {
@@ -29,6 +31,11 @@ export interface LoadModelOptions {
   readonly batchNorm?: 'inference' | 'training';
   /** Sizes of inputs that the file leaves open. */
   readonly inputShapes?: readonly InputShape[];
+  /** Adapters, and what is trained whole beside them. */
+  readonly lora?: readonly string[];
+  readonly modulesToSave?: readonly string[];
+  /** The folder of an adapter of PEFT's. */
+  readonly adapter?: string;
 }
 
 /**
@@ -38,7 +45,17 @@ export interface LoadModelOptions {
 export async function loadModel(
   spec: string,
   seed: number,
-  { headClasses, batchNorm, inputShapes = [] }: LoadModelOptions = {},
+  { lora = [], adapter, modulesToSave = [], ...options }: LoadModelOptions = {},
+): Promise<LoadedModel> {
+  const model = await loadPlainModel(spec, seed, options);
+  const given = adapter === undefined ? undefined : readAdapter(adapter, model.graph);
+  return withAdapters(model, { lora, modulesToSave, seed }, given);
+}
+
+async function loadPlainModel(
+  spec: string,
+  seed: number,
+  { headClasses, batchNorm, inputShapes = [] }: LoadModelOptions,
 ): Promise<LoadedModel> {
   if (isZooSpec(spec)) {
     const { graph } = buildModel(spec, { seed });
@@ -54,7 +71,7 @@ export async function loadModel(
   const checkout = checkoutSpec(spec);
   if (checkout !== undefined) return loadCheckout(withHead(checkout, headClasses), seed);
   if (!/[\\/]|\.[a-z]\w*$/i.test(spec)) buildModel(spec); // names the built-in ones
-  const imported = await readModel(spec, inputShapes);
+  const imported = await readModel(spec, { inputShapes });
   if (imported.graph.parameters.length === 0) {
     throw new InputError(`${spec} ${noWeightsReason(imported)}`);
   }
@@ -105,7 +122,7 @@ export async function loadInferenceModel(
     ? buildModel(spec, { seed }).graph
     : checkout !== undefined
       ? openCheckoutModel(checkout, seed).graph
-      : (await readModel(spec, inputShapes)).graph;
+      : (await readModel(spec, { inputShapes, leavesLarge: true })).graph;
   const name = isBuiltIn ? spec : spec.replace(/^.*[\\/]/, '').replace(/\.onnx$/, '');
   return { name, graph: named(spec, () => inferenceMode(withOutput(graph, output))) };
 }
@@ -123,9 +140,12 @@ export async function modelTable(
 }
 
 /** Reads an .onnx file, with weights that lie in files beside it. Throws InputError that names it. */
-export async function readModel(path: string, inputShapes: readonly InputShape[] = []): Promise<ImportedModel> {
+export async function readModel(
+  path: string,
+  options: Pick<ImportOptions, 'inputShapes' | 'leavesLarge'> = {},
+): Promise<ImportedModel> {
   const bytes = await readModelFile(path);
-  return named(path, () => importModel(bytes, { loadExternal: externalLoader(path), inputShapes }));
+  return named(path, () => importModel(bytes, { ...options, loadExternal: externalLoader(path) }));
 }
 
 /** Describes an .onnx file, also one that no run could use, or a built-in model. Throws InputError. */

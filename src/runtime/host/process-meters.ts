@@ -1,6 +1,7 @@
 // The meters of this process: how late its event loop was, and its memory.
 
 import { monitorEventLoopDelay } from 'node:perf_hooks';
+import { bytesInMiB } from '../../cluster/memory.ts';
 import type { ProcessMeters } from '../worker/options.ts';
 
 /**
@@ -13,6 +14,7 @@ const lookEveryMs = 20;
 export function processMeters(): ProcessMeters {
   // It measures the time from one look to the next.
   const delay = monitorEventLoopDelay({ resolution: lookEveryMs });
+  let [cpuMs, atMs] = [usedMs(), performance.now()];
   const lateMs = (nanoseconds: number): number => Math.max(0, nanoseconds / 1e6 - lookEveryMs);
   return {
     start: () => void delay.enable(),
@@ -20,5 +22,20 @@ export function processMeters(): ProcessMeters {
     eventLoopDelayP99Ms: () => lateMs(delay.percentile(99)),
     eventLoopDelayMaxMs: () => lateMs(delay.max),
     residentBytes: () => process.memoryUsage.rss(),
+    load() {
+      const [beforeCpuMs, beforeMs] = [cpuMs, atMs];
+      [cpuMs, atMs] = [usedMs(), performance.now()];
+      const usedCores = Math.max(0, cpuMs - beforeCpuMs) / Math.max(1, atMs - beforeMs);
+      return {
+        usedCores: Math.round(usedCores * 1000) / 1000,
+        residentMiB: Math.round(process.memoryUsage.rss() / bytesInMiB),
+      };
+    },
   };
+}
+
+/** Processor time of this process so far, all threads. */
+function usedMs(): number {
+  const { user, system } = process.cpuUsage();
+  return (user + system) / 1000;
 }

@@ -12,7 +12,7 @@ import type { MeasuredProfile } from '../device/measure/measurement.ts';
 import type { ProfileJob, ProfileProcess } from '../worker/options.ts';
 
 /** An engine like the worker's own, and the number of workers that share the machine. */
-export type ProfiledEngine = ComputeThreadOptions & Pick<WorkClockOptions, 'workerCount'>;
+export type ProfiledEngine = Omit<ComputeThreadOptions, 'onDetour'> & Pick<WorkClockOptions, 'workerCount'>;
 
 /** The input of the process. */
 export interface ProfileRequest extends ProfileJob {

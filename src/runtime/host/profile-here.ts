@@ -25,6 +25,8 @@ export interface MeasureOptions {
   readonly freezeAllBut?: readonly string[];
   /** Patterns as in --train. Default: none. */
   readonly train?: readonly string[];
+  /** Measures passes with so many tangents, too. Default: none. */
+  readonly tangentCount?: number;
   readonly clock: Clock;
   onProgress(done: number, total: number): void;
   /** The engine is a far slower one than this device could have. */
@@ -64,15 +66,23 @@ export async function measureHere(model: LoadedModel, options: MeasureOptions): 
   if (engine.warning !== undefined) options.onWarning?.(engine.warning);
   try {
     const batchSizes = profilePoints(options.largestBatch, sequence.fixedBatch);
-    const { layers: layerProfiles, times } = await profileLayers(engine, sequence, {
+    const training = assumedTraining(options.largestBatch, frozen);
+    const common = {
       batchSizes,
-      training: assumedTraining(options.largestBatch, frozen),
       label: assumedLabel(sequence),
       memoryBytes: trainingMiB(deviceFacts().memoryMiB, engine.name) * bytesInMiB,
       clock: options.clock,
       processWork: createProcessClock({ threadCount: options.threads, maxCpu: 1, isCourteous: false }),
       onProgress: options.onProgress,
-    });
+    };
+    const { layers: layerProfiles, times } = await profileLayers(engine, sequence, { ...common, training });
+    const { tangentCount = 0 } = options;
+    const forwardGradient = { tangentCount, kind: 'rademacher', scales: {}, roundsPerEpoch: 1 } as const;
+    const withTangents =
+      tangentCount === 0
+        ? undefined
+        : await profileLayers(engine, sequence, { ...common, training: { ...training, forwardGradient } });
+    const tangentMs = withTangents?.times.tangentMs;
     return {
       model: model.name,
       inputBytes: cutBytes(sequence.inputs),
@@ -80,7 +90,7 @@ export async function measureHere(model: LoadedModel, options: MeasureOptions): 
       ...(sequence.fixedBatch === undefined ? {} : { fixedBatch: sequence.fixedBatch }),
       layers: layerProfiles,
       batchSizes,
-      devices: { [options.device]: times },
+      devices: { [options.device]: { ...times, ...(tangentMs === undefined ? {} : { tangentMs }) } },
     };
   } finally {
     await engine.close();

@@ -6,13 +6,14 @@ import type { Clock } from '../../clock.ts';
 import { bytesInMiB } from '../../cluster/memory.ts';
 import { InputError } from '../../errors.ts';
 import type { Observer, RunEvent } from '../protocol/events.ts';
-import { type PreparedInference, windowOf } from '../run/infer.ts';
+import { comparisonOf, type PreparedInference, windowOf } from '../run/infer.ts';
 import { InferenceRounds } from '../run/inference-rounds.ts';
 import type { ServedModel } from '../run/open-inference.ts';
 import { RequestBatcher } from '../run/request-batcher.ts';
 import { ServeMetrics } from '../run/serve-metrics.ts';
 import { inferHere } from './infer-here.ts';
 import { type InferenceServer, startInferenceServer } from './inference-server.ts';
+import type { RunGuests } from './run-guests.ts';
 import { isEncrypted, staysHere } from './security/admission.ts';
 import { httpCertificate } from './security/http-certificate.ts';
 
@@ -48,15 +49,17 @@ export interface ServeEnvironment {
   /** Aborted: requests that have come are answered, then the server ends. */
   readonly signal: AbortSignal;
   onServing(serving: Serving): void;
+  /** Browsers at the port at which workers join. */
+  readonly guests?: RunGuests;
 }
 
 /** Serves until `signal` aborts. Throws InputError where nobody can listen, RunError when the pipeline fails. */
 export async function serveHere(
   run: PreparedInference,
   settings: ServeSettings,
-  { clock, observe, signal, onServing }: ServeEnvironment,
+  { clock, observe, signal, onServing, guests }: ServeEnvironment,
 ): Promise<void> {
-  const rounds = new InferenceRounds();
+  const rounds = new InferenceRounds(comparisonOf(run));
   const metrics = new ServeMetrics();
   const state = { isReady: false, devices: new Set<string>() };
   const { localCount } = run.settings.cluster;
@@ -72,7 +75,7 @@ export async function serveHere(
     note(state, metrics, event);
     observe(event);
   };
-  const server = await startServer(run, settings, { batcher, metrics, state });
+  const server = await startServer(run, settings, { batcher, metrics, state, rounds });
   const drain = async (): Promise<void> => {
     await server.server.drain();
     rounds.end();
@@ -82,7 +85,7 @@ export async function serveHere(
     onServing(server);
     signal.addEventListener('abort', onAbort, { once: true });
     if (signal.aborted) onAbort();
-    await inferHere(run, rounds, { clock, observe: watch, signal: ending.signal });
+    await inferHere(run, rounds, { clock, observe: watch, signal: ending.signal }, guests);
   } finally {
     signal.removeEventListener('abort', onAbort);
     state.isReady = false;
@@ -107,9 +110,14 @@ function note(state: ServerState, metrics: ServeMetrics, event: RunEvent): void 
 async function startServer(
   run: PreparedInference,
   settings: ServeSettings,
-  parts: { readonly batcher: RequestBatcher; readonly metrics: ServeMetrics; readonly state: ServerState },
+  parts: {
+    readonly batcher: RequestBatcher;
+    readonly metrics: ServeMetrics;
+    readonly state: ServerState;
+    readonly rounds: InferenceRounds;
+  },
 ): Promise<Serving & { readonly server: InferenceServer }> {
-  const { batcher, metrics, state } = parts;
+  const { batcher, metrics, state, rounds } = parts;
   const { host, port, insecure } = settings;
   const isHere = staysHere({ host });
   const certificate = isEncrypted({ ...settings, insecure }) ? await httpCertificate(settings) : undefined;
@@ -132,6 +140,7 @@ async function startServer(
         devices: state.devices.size,
         isReady: state.isReady,
         residentBytes: process.memoryUsage.rss(),
+        compared: rounds.compared,
       }),
     onAnswered: (status, seconds) => metrics.answered(status, seconds),
   });

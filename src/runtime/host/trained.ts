@@ -7,23 +7,42 @@ import { z } from 'zod';
 import { readDocument } from '../../cluster/document.ts';
 import { InputError } from '../../errors.ts';
 import { parseInputShape } from '../../graph/onnx/input-shapes.ts';
+import type { Tensor } from '../../graph/tensor.ts';
 import { loadLatestCheckpoint } from '../../storage/checkpoints.ts';
 import { nodeDisk } from '../../storage/node/disk.ts';
+import type { LoadedModel } from '../run/loaded-model.ts';
 import { loadModel } from './models.ts';
+
+/** A run's model as it began, and what its last checkpoint holds of it. */
+export interface TrainedRun {
+  readonly model: LoadedModel;
+  readonly settings: ModelSettings;
+  /** Parameters that were trained, and buffers. */
+  readonly values: ReadonlyMap<string, Tensor>;
+  /** Rounds that it has done. */
+  readonly round: number;
+}
 
 /** The ONNX bytes, for inference, of a run's last checkpoint, and the rounds that it has done. Throws InputError. */
 export async function modelOfRun(
   folder: string,
   onWarning: (warning: string) => void = () => {},
 ): Promise<{ bytes: Uint8Array; round: number }> {
-  const { model, seed, inputShape = [], ...head } = await readSettings(folder);
+  const { model, values, round } = await trainedRun(folder, onWarning);
+  return { bytes: model.write(values, await readEntries(folder)), round };
+}
+
+/** A run's last checkpoint. Throws InputError. */
+export async function trainedRun(folder: string, onWarning: (warning: string) => void = () => {}): Promise<TrainedRun> {
+  const settings = await readSettings(folder);
+  const { model, seed, inputShape = [], ...head } = settings;
   const { checkpoint, warnings } = await loadLatestCheckpoint(join(folder, 'checkpoints'), { disk: nodeDisk });
   warnings.forEach(onWarning);
   if (checkpoint === undefined)
     throw new InputError(`${folder} holds no whole checkpoint: the run was stopped before its first one.`);
   const loaded = await loadModel(model, seed, { ...head, inputShapes: inputShape.map(parseInputShape) });
-  const trained = new Map([...checkpoint.parameters, ...checkpoint.buffers]);
-  return { bytes: loaded.write(trained, await readEntries(folder)), round: checkpoint.round };
+  const values = new Map([...checkpoint.parameters, ...checkpoint.buffers]);
+  return { model: loaded, settings, values, round: checkpoint.round };
 }
 
 const entriesSchema = z.record(z.string(), z.string());
@@ -46,6 +65,9 @@ export interface ModelSettings {
   readonly seed: number;
   readonly headClasses?: number;
   readonly inputShape?: readonly string[];
+  readonly lora?: readonly string[];
+  readonly modulesToSave?: readonly string[];
+  readonly adapter?: string;
 }
 
 async function readSettings(folder: string): Promise<ModelSettings> {
@@ -77,7 +99,18 @@ export function modelSettings(text: string, path: string): ModelSettings {
     'head-classes' in settings && typeof settings['head-classes'] === 'number'
       ? { headClasses: settings['head-classes'] }
       : {};
-  const shapes = 'input-shape' in settings && Array.isArray(settings['input-shape']) ? settings['input-shape'] : [];
-  const inputShape = shapes.filter((shape) => typeof shape === 'string');
-  return { model: settings.model, seed, ...head, ...(inputShape.length > 0 ? { inputShape } : {}) };
+  const fields: Readonly<Record<string, unknown>> = { ...settings };
+  const texts = (key: string): readonly string[] => {
+    const values = fields[key];
+    return Array.isArray(values) ? values.filter((value) => typeof value === 'string') : [];
+  };
+  const [inputShape, lora, modulesToSave] = [texts('input-shape'), texts('lora'), texts('modules-to-save')];
+  const { adapter } = fields;
+  return {
+    ...{ model: settings.model, seed, ...head },
+    ...(inputShape.length > 0 ? { inputShape } : {}),
+    ...(lora.length > 0 ? { lora } : {}),
+    ...(modulesToSave.length > 0 ? { modulesToSave } : {}),
+    ...(typeof adapter === 'string' ? { adapter } : {}),
+  };
 }

@@ -35,6 +35,8 @@ export function lineOf(event: RunEvent): readonly [label: string, text: string] 
       return ['Note', event.message];
     case 'relayed':
       return ['Links', relayedText(event)];
+    case 'activation-bits':
+      return ['Bits', `${event.from} → ${event.to} in ${event.bits} bits`];
     case 'asked':
       return ['Window', askedText(event)];
     case 'learning-rate':
@@ -89,6 +91,7 @@ export function memoryLoweredText({ device, fromMiB, toMiB }: Event<'memory-lowe
 
 function streamText({ round, staleness, correction }: Event<'stream'>): string {
   const [first = 0] = staleness;
+  if (staleness.every((own) => own === 0)) return `from round ${round} on rounds follow each other`;
   const behind = staleness.every((own) => own === first)
     ? counted(first, 'round')
     : `${staleness.join(', ')} rounds, by stage`;

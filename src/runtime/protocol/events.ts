@@ -3,6 +3,7 @@
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
 import type { ModeChoice, PlannedMode } from '../../planner/modes.ts';
 import type { RoundResult, RoundTimes } from './messages.ts';
+import type { ProcessLoad } from './process-load.ts';
 
 /** What a run is doing: the states of the coordinator's protocol (coordinator/machine.ts). */
 export type Phase =
@@ -87,6 +88,8 @@ export type RunEvent =
       readonly suspectAfterMs: number;
       readonly deadAfterMs: number;
     }
+  /** What a device sends activations in has changed. */
+  | { readonly kind: 'activation-bits'; readonly from: string; readonly to: string; readonly bits: number }
   /** What each mode would cost, and the one that the run takes. */
   | { readonly kind: 'modes'; readonly modes: ModeChoice['modes']; readonly chosen: PlannedMode }
   /** The layout changes: training continues from the state after `round` rounds. */
@@ -180,6 +183,8 @@ export type RunEvent =
       readonly eventLoopDelayMaxMs: number;
       readonly peakMemoryMiB: number;
     }
+  /** What the device's process takes of its machine, twice a second. */
+  | ({ readonly kind: 'load'; readonly device: string } & ProcessLoad)
   | { readonly kind: 'trace'; readonly device: string; readonly round: number; readonly times: readonly RoundTimes[] }
   /** A note on how a model's file was read. */
   | { readonly kind: 'note'; readonly message: string }

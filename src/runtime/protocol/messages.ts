@@ -30,6 +30,7 @@ import { ProtocolError } from '../../errors.ts';
 import type { Move } from '../../planner/replan/moves.ts';
 import type { Frame } from '../../transport/link.ts';
 import { count, deviceTimes, layerProfiles, milliseconds, moves, name, plan, range, size } from './message-values.ts';
+import { type ProcessLoad, processLoad } from './process-load.ts';
 import { type Thoroughness, thoroughnesses } from './profile-points.ts';
 import { type TrainingSpec, trainingSpecSchema } from './training-spec.ts';
 
@@ -214,6 +215,8 @@ export interface RoundResult {
   readonly reducingMs?: number;
   /** By peer, the Mbps that links carried while they were busy, if they were busy for long enough. */
   readonly linkMbps?: Readonly<Record<string, number>>;
+  /** By peer to which activations travel in other bits than before. */
+  readonly activationBits?: Readonly<Record<string, number>>;
 }
 
 export interface RoundTimes {
@@ -240,7 +243,8 @@ export interface ToCoordinator {
   readonly state: { readonly role: StateRole; readonly name: string };
   readonly 'snapshot-end': { readonly round: number };
   readonly replicated: { readonly round: number; readonly layers: readonly [first: number, end: number] };
-  readonly heartbeat: Record<string, never>;
+  /** With what the process takes of its machine, where that is known. */
+  readonly heartbeat: { readonly load?: ProcessLoad };
   readonly 'link-measured': LinkMeasurement;
   readonly alive: Record<string, never>;
   /** Everything is done that makes the layout of that `reserve` start sooner. */
@@ -286,12 +290,13 @@ const toCoordinator: Schemas<ToCoordinator> = {
     linksMs: milliseconds.exactOptional(),
     reducingMs: milliseconds.exactOptional(),
     linkMbps: z.record(name, z.number().positive()).exactOptional(),
+    activationBits: z.record(name, z.int().min(1).max(32)).exactOptional(),
   }),
   output: z.object({}),
   state,
   'snapshot-end': z.object({ round: count }),
   replicated: z.object({ round: count, layers: range }),
-  heartbeat: z.object({}),
+  heartbeat: z.object({ load: processLoad.exactOptional() }),
   'link-measured': linkMeasurement,
   alive: z.object({}),
   reserved: z.object({ id: count }),

@@ -12,3 +12,14 @@ export type RunState = Readonly<Record<StateRole, ReadonlyMap<string, Tensor>>>;
 export function optimizedParameter(name: string): string {
   return name.slice(0, name.lastIndexOf('/'));
 }
+
+/** The parameters of a state that are not frozen. */
+export function trainedParameters({ parameter }: RunState, frozen: readonly string[]): ReadonlyMap<string, Tensor> {
+  const kept = new Set(frozen);
+  return new Map([...parameter].filter(([name]) => !kept.has(name)));
+}
+
+/** A state with the parameters that it lacks, which are frozen, as they were at the start. */
+export function withFrozen(state: RunState, start: RunState): RunState {
+  return { ...state, parameter: new Map([...start.parameter, ...state.parameter]) };
+}

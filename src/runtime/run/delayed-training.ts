@@ -21,6 +21,7 @@ import { batchAt, scaleOf } from '../protocol/round-batch.ts';
 import type { RunState } from '../protocol/run-state.ts';
 import type { RunSubject } from '../protocol/run-subject.ts';
 import { masksOf, type Step, stepOf } from './delayed-step.ts';
+import { Directions, tangentStepOf } from './delayed-tangents.ts';
 
 type Values = Record<string, Value>;
 
@@ -47,6 +48,8 @@ export interface DelayedRun {
   readonly aggregateEvery?: number;
   /** Default: none. */
   readonly correction?: StalenessCorrection;
+  /** Whether the stream begins anew with a round, from the version that there is then. Default: never. */
+  readonly beginsAnew?: (round: number) => boolean;
   /** Once it is aborted, no further round begins. */
   readonly signal?: AbortSignal;
 }
@@ -99,6 +102,8 @@ export class DelayedTraining {
   readonly #buffers: Values = {};
   readonly #optimizer: Values = {};
   #round: number;
+  /** The version that the stream began with. */
+  #first: number;
 
   private constructor(
     engine: Engine,
@@ -113,6 +118,7 @@ export class DelayedTraining {
     this.#accumulate = graphs.accumulate;
     this.#squaredNorm = graphs.squaredNorm;
     this.#round = run.config.firstRound;
+    this.#first = this.#round;
     this.#load(run.subject.state);
   }
 
@@ -144,7 +150,8 @@ export class DelayedTraining {
   /** Computes the next round. The loss is that of the versions that it read. */
   async next(): Promise<{ readonly loss: number; readonly correctCount: number }> {
     const round = this.#round;
-    const { config } = this.#run;
+    const { config, beginsAnew } = this.#run;
+    if (beginsAnew?.(round) === true) this.#first = round;
     const { gradients, loss, correctCount } = await this.#gradientsOf(round);
     const batch = batchAt(config, round);
     const gradientScale = await this.#scaleOf(round, gradients);
@@ -230,6 +237,8 @@ export class DelayedTraining {
       sampleCount: labels.shape[0] as number,
     }))
       own[name] = this.#engine.upload(mask);
+    const directions = training.forwardGradient && new Directions(training, this.#trained, round);
+    for (const [name, value] of directions?.feeds() ?? []) own[name] = this.#engine.upload(value);
     const results = pick(executable, [own, this.#read(round), this.#frozen, this.#buffers]);
     this.#releaseAll(own);
     for (const { buffer, output } of graphs.bufferUpdates) {
@@ -241,7 +250,8 @@ export class DelayedTraining {
       return value === undefined ? 0 : Number((await this.#engine.take(value)).data[0]);
     };
     const [loss, correctCount] = [await number(stepNames.loss), await number(stepNames.correct)];
-    return { gradients: this.#gradientsIn(results), loss, correctCount };
+    const gradients = (await directions?.gradients(this.#engine, results)) ?? this.#gradientsIn(results);
+    return { gradients, loss, correctCount };
   }
 
   /** The gradients of all trained parameters, by their own names; zeros where the loss does not depend on one. */
@@ -255,10 +265,9 @@ export class DelayedTraining {
 
   /** The trained parameters as round `round` reads them. */
   #read(round: number): Values {
-    const { firstRound } = this.#run.config;
     return Object.fromEntries(
       this.#parts.flatMap(({ trained, staleness }) => {
-        const version = Math.max(firstRound, round - staleness);
+        const version = Math.max(this.#first, round - staleness);
         const values = { ...this.#versions.get(version), ...this.#predicted.get(version) };
         return trained.map(({ name }) => [name, defined(values[name], `${name} of version ${version}`)] as const);
       }),
@@ -338,7 +347,9 @@ export class DelayedTraining {
   }
 
   #step(sampleCount: number): Promise<Step> {
-    const known = this.#steps.get(sampleCount) ?? stepOf(this.#engine, this.#run.subject, sampleCount);
+    const { subject } = this.#run;
+    const make = subject.training.forwardGradient === undefined ? stepOf : tangentStepOf;
+    const known = this.#steps.get(sampleCount) ?? make(this.#engine, subject, sampleCount);
     this.#steps.set(sampleCount, known);
     return known;
   }

@@ -3,7 +3,7 @@
 
 import type { Plan } from '../../cluster/cluster.ts';
 import { InputError } from '../../errors.ts';
-import { freezeBatchNormalization } from '../../graph/freeze.ts';
+import { freezeBatchNormalization, untieFrozen } from '../../graph/freeze.ts';
 import type { Graph, RunningVariance } from '../../graph/graph.ts';
 import { forwardOnlyCount, type LayerSequence, layers } from '../../graph/layers.ts';
 import type { WeightChoice } from '../../graph/onnx/parameters.ts';
@@ -21,6 +21,8 @@ export interface FineTuning {
   readonly freezeAllBut: readonly string[];
   /** Default: none. */
   readonly train?: readonly string[];
+  /** The only parameters that are trained, of a model with adapters. Default: all but those that are frozen. */
+  readonly onlyTrained?: ReadonlySet<string> | undefined;
   /** Of forward gradients: a factor of 0 freezes. Default: none. */
   readonly tangentScale?: readonly string[];
   /** Default: as the model's producer has it. */
@@ -50,19 +52,21 @@ export function trainedLayers(
     freeze,
     freezeAllBut,
     train = [],
+    onlyTrained,
     tangentScale = [],
     runningVariance = model.runningVariance,
   }: FineTuning,
   choices: readonly WeightChoice[] = [],
 ): TrainedLayers {
   const graph = withMoreParameters(model, choices, train);
-  const guesses = guessesNote(choices, { freeze, freezeAllBut, train });
+  const guesses = onlyTrained === undefined ? guessesNote(choices, { freeze, freezeAllBut, train }) : undefined;
   const { graph: open, notes: ofOutput } = outputOf(graph, loss, output);
   const notes = [...(guesses === undefined ? [] : [guesses]), ...ofOutput];
   const unmoved = tangentScales(open.parameters, tangentScale).zeros;
   const named = new Set([...frozenNames(open.parameters, { freeze, freezeAllBut }), ...unmoved]);
-  const frozen = open.parameters.filter((name) => named.has(name));
-  const trained = runningVariance === undefined ? open : { ...open, runningVariance };
+  const kept = open.parameters.filter((name) => named.has(name) || onlyTrained?.has(name) === false);
+  const { graph: untied, frozen } = untieFrozen(open, kept);
+  const trained = runningVariance === undefined ? untied : { ...untied, runningVariance };
   const sequence = layers(freezeBatchNormalization(trained, frozen), { frozen });
   const { parameters } = sequence.graph;
   const used = frozen.filter((name) => parameters.includes(name));

@@ -17,7 +17,8 @@ export function graphWeights({ graph, layers: all }: LayerSequence): WeightSourc
     *entries(range) {
       for (const [role, name] of named(range)) {
         const value = graph.initializers.get(name);
-        if (value !== undefined) yield { role, name, value };
+        // Stored elements are read once, and only one tensor's at a time.
+        if (value !== undefined) yield { role, name, value: { ...value, data: value.data } };
       }
     },
   };

@@ -3,6 +3,8 @@
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { outputError } from '../../cluster/activation-bits.ts';
+import type { Compression } from '../../cluster/compression.ts';
 import { evaluateGraph } from '../../graph/evaluate.ts';
 import { inferenceMode } from '../../graph/onnx/modes.ts';
 import { type Tensor, tensor } from '../../graph/tensor.ts';
@@ -16,6 +18,7 @@ import {
   subjectOf,
   type TestNet,
   transformerNet,
+  wideNet,
 } from '../../testing/training-subjects.ts';
 import { sliceSamples } from '../device/samples.ts';
 import { graphWeights } from './graph-weights.ts';
@@ -31,12 +34,14 @@ interface InferenceRun {
 
 const noLabels = tensor('int64', [0], []);
 
-function inferenceRun(net: TestNet, hand: HandPlan, window = 4): InferenceRun {
+function inferenceRun(net: TestNet, hand: HandPlan, window = 4, compression?: Compression): InferenceRun {
   const graph = inferenceMode(net.graph);
   const { batchSize } = handPlan(hand, 1);
   const subject = subjectOf({ ...net, graph }, batchSize);
-  const plan = handPlan(hand, subject.sequence.layers.length);
-  const rounds = new InferenceRounds();
+  const layout = handPlan(hand, subject.sequence.layers.length);
+  const plan = compression === undefined ? layout : { ...layout, compression };
+  const every = compression?.exactEvery;
+  const rounds = new InferenceRounds(every === undefined ? undefined : { every, sampleCount: 2 });
   const batch = batches(net, subject);
   return {
     rounds,
@@ -114,6 +119,31 @@ for (const [name, net, hand] of cases)
     assert.deepEqual(await cluster.coordinator.end, { round: 5, stopped: false });
     await cluster.workersEnd();
   });
+
+test('in 4 bits, each third round is repeated as it is, and tells how far outputs were off', async () => {
+  const hand: HandPlan = { schedule: 'inference', cuts: [1], shares: [[4], [2, 2]], microBatchCount: 2 };
+  const compression = { activation: 'uint4', exactEvery: 3 } as const;
+  const net = wideNet();
+  const { run, rounds, inputs, expected } = inferenceRun(net, hand, 4, compression);
+  const cluster = await startCluster(run);
+  cluster.coordinator.end.catch((error: Error) => rounds.fail(error));
+  const requests = Array.from({ length: 7 }, (_, round) => inputs(round));
+  const answers = await Promise.all(requests.map((request) => rounds.submit(request)));
+  rounds.end();
+  // Rounds 1, 4, 7 and 10 are repeated ones.
+  assert.deepEqual(await cluster.coordinator.end, { round: 11, stopped: false });
+  const errors = answers.map(([found], round) => {
+    const first = ({ data }: Tensor): Float32Array => (data as Float32Array).slice(0, 2 * net.classCount);
+    return outputError(first(expected(requests[round] ?? [])), first(found ?? assert.fail('an output')), 2);
+  });
+  const repeated = [0, 2, 4, 6].map((round) => errors[round]?.relative ?? 0);
+  assert.ok(repeated.every((relative) => relative > 1e-3 && relative < 0.3));
+  const mean = repeated.reduce((sum, relative) => sum + relative, 0) / 4;
+  const { relative = 0, sampleCount } = rounds.compared ?? {};
+  assert.ok(Math.abs(relative - mean) < 1e-4 * mean, `${relative} instead of ${mean}`);
+  assert.equal(sampleCount, 8);
+  await cluster.workersEnd();
+});
 
 test('10,000 inputs come out in order, each once, while two devices are killed and one returns', async () => {
   const hand: HandPlan = { schedule: 'inference', cuts: [1, 2], shares: [[16], [8, 8], [16]], microBatchCount: 1 };

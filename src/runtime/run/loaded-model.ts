@@ -1,6 +1,7 @@
 // A model as a run needs it: ready to train, and on its way out as ONNX again.
 
 import type { Graph } from '../../graph/graph.ts';
+import type { Adapter } from '../../graph/lora.ts';
 import type { WeightChoice } from '../../graph/onnx/parameters.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 
@@ -13,6 +14,10 @@ export interface LoadedModel {
   readonly notes: readonly string[];
   /** Why the file's float tensors are parameters or not; absent for built-in models, which say so themselves. */
   readonly choices?: readonly WeightChoice[];
+  /** Its adapters, which `write` merges into the weights. Absent: it has none. */
+  readonly adapters?: readonly Adapter[];
+  /** The only parameters that are trained. Absent: as the settings say. */
+  readonly onlyTrained?: ReadonlySet<string>;
   /** Parameters of a pretrained net that it had not: their weights are fresh. Absent: none. */
   readonly newNames?: readonly string[];
   /**

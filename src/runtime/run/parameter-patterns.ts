@@ -32,7 +32,7 @@ export function patternExpression(pattern: string): RegExp {
 const shownCount = 4;
 
 /** The names that take the fewest changes to become the pattern, in the model's order where equal. */
-function closest(pattern: string, names: readonly string[]): readonly string[] {
+export function closest(pattern: string, names: readonly string[]): readonly string[] {
   return names
     .map((name) => ({ name, distance: patternDistance(pattern, name) }))
     .sort((a, b) => a.distance - b.distance)

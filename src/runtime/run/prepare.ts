@@ -68,7 +68,11 @@ export type HostCheck = (settings: Pick<TrainSettings, 'host' | 'advertise' | 't
 /** Fits settings, model, data and the host's addresses together. Throws InputError where they do not fit. */
 export function prepareRunOn(checkHost: HostCheck, input: SessionInput): PreparedRun {
   const { settings, model, checkpoint, test } = input;
-  const { sequence, frozen, notes } = trainedLayers(sizedByData(model.graph, input.train), settings, model.choices);
+  const { sequence, frozen, notes } = trainedLayers(
+    sizedByData(model.graph, input.train),
+    { ...settings, onlyTrained: model.onlyTrained },
+    model.choices,
+  );
   const dataset = withSoftening(bindToModel(input.train, sequence, settings), sequence, settings);
   if (test !== undefined) bindToModel(test, sequence, settings);
   const order = batchOrder(dataset, settings, sequence);
@@ -78,7 +82,7 @@ export function prepareRunOn(checkHost: HostCheck, input: SessionInput): Prepare
     ...correctionOf(input),
     ...forwardGradientOf(input, sequence, roundsPerEpoch(order)),
   };
-  const state = checkpoint === undefined ? initialRunState(sequence) : resumedState(sequence, checkpoint);
+  const state = checkpoint === undefined ? initialRunState(sequence) : resumedState(sequence, checkpoint, frozen);
   const subject = { modelName: model.name, sequence, training, label: labelCut(dataset), state };
   const machine = machineConfig(input, { order, subject, batchAt: batchesOf(dataset, order) });
   checkFixedBatch(sequence, settings);
@@ -199,9 +203,11 @@ function initialRunState({ graph }: LayerSequence): RunState {
   return { parameter: pick(graph.parameters), buffer: pick(graph.buffers), optimizer: new Map() };
 }
 
-/** A checkpoint's state, if it belongs to this model. */
-function resumedState(sequence: LayerSequence, checkpoint: Checkpoint): RunState {
-  const { parameters, buffers, optimizerState } = checkpoint;
+/** A checkpoint's state, if it belongs to this model, whose frozen parameters it does not hold. */
+function resumedState(sequence: LayerSequence, checkpoint: Checkpoint, frozen: readonly string[]): RunState {
+  const { buffers, optimizerState } = checkpoint;
+  const kept = frozen.map((name) => [name, defined(sequence.graph.initializers.get(name), name)] as const);
+  const parameters = new Map([...kept, ...checkpoint.parameters]);
   for (const [names, found] of [
     [sequence.graph.parameters, parameters],
     [sequence.graph.buffers, buffers],

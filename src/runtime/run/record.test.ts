@@ -11,12 +11,12 @@ import { recordRun } from './record.ts';
 function createFolder(write?: RunFolder['write']): {
   folder: RunFolder;
   files: Map<string, string>;
-  metrics: object[];
+  metrics: Record<string, unknown>[];
   events: Record<string, unknown>[];
   closed(): boolean;
 } {
   const files = new Map<string, string>();
-  const metrics: object[] = [];
+  const metrics: Record<string, unknown>[] = [];
   const events: Record<string, unknown>[] = [];
   let isClosed = false;
   const log = (into: object[]) => ({
@@ -63,7 +63,10 @@ test('rounds go to the metrics, documents to files, all else to the events, and 
   ];
   for (const event of stream) recorder.observe(event);
   await recorder.finish();
-  assert.deepEqual(lines, [metrics]);
+  assert.deepEqual(
+    lines.map(({ atMs, ...line }) => [typeof atMs, line]),
+    [['number', metrics]],
+  );
   assert.deepEqual([...files.keys()].sort(), ['cluster.json', 'plan.json', 'profile.json', 'trace.json']);
   assert.deepEqual(JSON.parse(files.get('cluster.json') ?? ''), cluster);
   assert.deepEqual(JSON.parse(files.get('profile.json') ?? ''), profile);
@@ -75,6 +78,7 @@ test('rounds go to the metrics, documents to files, all else to the events, and 
     }),
     [
       { event: 'joined', device: 'a', cores: 2, memoryMiB: 100, engine: 'reference' },
+      { event: 'deployment', plan },
       { event: 'checkpoint', round: 1, path: 'runs/1/checkpoints/1' },
       { event: 'failed', message: 'b left' },
     ],

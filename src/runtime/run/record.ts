@@ -16,27 +16,26 @@ export interface Recorder {
 
 /** Rounds whose instruction times are kept for trace.json. */
 const tracedRoundCount = 20;
+/** Rounds of a layout whose instruction times are among the events, and instructions of a device, at most. */
+const [replayedRoundCount, replayedInstructionCount] = [4, 1000] as const;
 
 /** A recorder for one run folder. */
 export function recordRun(folder: RunFolder): Recorder {
   const startMs = performance.now();
-  /** The last of each document: one after the other, so that the newest stays. */
-  const writes = new Map<string, Promise<void>>();
+  const { write, writes } = documentWriter(folder);
   const traces = new Map<number, ProgramEvent[]>();
+  const replayed = new Set<number>();
   let plan: Plan | undefined;
-  const write = (name: Parameters<RunFolder['write']>[0], value: unknown): void => {
-    const write = (): Promise<void> => folder.write(name, `${JSON.stringify(value, null, 2)}\n`);
-    const writing = writes.get(name)?.then(write, write) ?? write();
-    writing.catch(() => {}); // seen by finish, or made good by the next
-    writes.set(name, writing);
-  };
+  const now = (): number => Math.round(performance.now() - startMs);
+  const append = ({ kind, ...rest }: RunEvent): void => folder.events.append({ event: kind, atMs: now(), ...rest });
   return {
     observe(event) {
       switch (event.kind) {
         case 'round':
-          folder.metrics.append(event.metrics);
+          folder.metrics.append({ ...event.metrics, atMs: now() });
           return;
         case 'profile-progress':
+        case 'load':
         case 'replicated': // as often as rounds
         case 'listening': // holds the join code
           return;
@@ -48,33 +47,49 @@ export function recordRun(folder: RunFolder): Recorder {
           return;
         case 'deployment':
           plan = event.plan;
+          replayed.clear();
+          append(event);
           return write('plan.json', event.plan);
         case 'trace':
+          if (replayed.size < replayedRoundCount) replayed.add(event.round);
+          if (replayed.has(event.round) && event.times.length <= replayedInstructionCount) append(event);
           if (plan !== undefined && (traces.size < tracedRoundCount || traces.has(event.round)))
             addTrace(traces, plan, event);
           return;
-        default: {
-          const { kind, ...rest } = event;
-          folder.events.append({ event: kind, atMs: Math.round(performance.now() - startMs), ...rest });
-        }
+        default:
+          append(event);
       }
     },
     async finish() {
-      if (plan !== undefined)
-        write(
-          'trace.json',
-          JSON.parse(
-            traceJson(
-              [...traces.values()].flat(),
-              plan.stages.flatMap((stage) => stage.devices),
-            ),
-          ),
-        );
+      if (plan !== undefined) write('trace.json', traceOf(traces, plan));
       try {
         await Promise.all(writes.values());
       } finally {
         await folder.close();
       }
+    },
+  };
+}
+
+function traceOf(traces: ReadonlyMap<number, readonly ProgramEvent[]>, { stages }: Plan): unknown {
+  const events = [...traces.values()].flat();
+  const devices = stages.flatMap((stage) => stage.devices);
+  return JSON.parse(traceJson(events, devices));
+}
+
+/** Writes documents one after the other, so that the newest stays; `writes`: the last of each. */
+function documentWriter(folder: RunFolder): {
+  readonly writes: ReadonlyMap<string, Promise<void>>;
+  write(name: Parameters<RunFolder['write']>[0], value: unknown): void;
+} {
+  const writes = new Map<string, Promise<void>>();
+  return {
+    writes,
+    write(name, value) {
+      const write = (): Promise<void> => folder.write(name, `${JSON.stringify(value, null, 2)}\n`);
+      const writing = writes.get(name)?.then(write, write) ?? write();
+      writing.catch(() => {}); // seen by finish, or made good by the next
+      writes.set(name, writing);
     },
   };
 }

@@ -1,5 +1,7 @@
 // What a server has done, as Prometheus reads it (text format 0.0.4).
 
+import type { Compared } from './inference-rounds.ts';
+
 /** Upper bounds of the time of a request, in seconds, and of the samples of a round. */
 const [secondBounds, sampleBounds] = [
   [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10],
@@ -13,6 +15,8 @@ export interface ServeGauges {
   readonly devices: number;
   readonly isReady: boolean;
   readonly residentBytes: number;
+  /** Absent where activations travel as they are, or nothing was compared yet. */
+  readonly compared?: Compared | undefined;
 }
 
 export class ServeMetrics {
@@ -55,6 +59,11 @@ export class ServeMetrics {
     metric('open_rounds', 'gauge', 'Rounds in the pipeline.', [['', gauges.openRounds]]);
     metric('devices', 'gauge', 'Devices that are there.', [['', gauges.devices]]);
     metric('ready', 'gauge', '1 if requests are taken.', [['', gauges.isReady ? 1 : 0]]);
+    const { compared } = gauges;
+    if (compared !== undefined)
+      metric('output_error_ratio', 'gauge', 'Error of outputs by activations in fewer bits, for a sample, as a norm.', [
+        ['', compared.relative],
+      ]);
     metric('resident_bytes', 'gauge', 'Memory of the process.', [['', gauges.residentBytes]]);
     return `${lines.join('\n')}\n`;
   }

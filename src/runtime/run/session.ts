@@ -20,7 +20,7 @@ import { comparableMiB } from '../device/memory-need.ts';
 import type { Observer, RunEvent } from '../protocol/events.ts';
 import { NotFinite } from '../protocol/not-finite.ts';
 import { batchAt } from '../protocol/round-batch.ts';
-import type { RunState } from '../protocol/run-state.ts';
+import { type RunState, trainedParameters, withFrozen } from '../protocol/run-state.ts';
 import { BatchesAhead } from './batches-ahead.ts';
 import { type EngineFactory, type Evaluation, engineOf } from './evaluate.ts';
 import { explainNotFinite } from './first-not-finite.ts';
@@ -218,7 +218,7 @@ class TrainingSession {
     const { settings } = this.#prepared;
     const { clock, stageStore } = this.#environment;
     const { signal } = this.#end;
-    const microBatch = this.#sequence.fixedBatch ?? settings.microBatch ?? settings.batch;
+    const microBatch = this.#sequence.fixedBatch ?? settings.microBatch;
     const plan = localPlan(this.#sequence.layers.length, settings.batch, microBatch, this.#prepared.subject.training);
     this.#plan = plan;
     const engine = await this.#host.createEngine(engineOf(settings));
@@ -348,7 +348,7 @@ class TrainingSession {
   }
 
   async #checkpoint(round: number, state: RunState): Promise<boolean> {
-    [this.#state, this.#stateRound] = [state, round];
+    [this.#state, this.#stateRound] = [withFrozen(state, this.#prepared.subject.state), round];
     const isSafe = await this.#save(round, state);
     const { evaluateEvery, endRound } = this.#prepared.machine;
     const isTested =
@@ -364,7 +364,7 @@ class TrainingSession {
 
   /** A checkpoint that the disk refuses is a warning; training goes on, and the one before stays the last. */
   async #save(round: number, state: RunState): Promise<boolean> {
-    const { settings, model } = this.#prepared;
+    const { settings, model, subject } = this.#prepared;
     const folder = this.#folder;
     if (folder === undefined) return false;
     try {
@@ -372,7 +372,7 @@ class TrainingSession {
         folder.checkpointsPath,
         {
           round,
-          parameters: state.parameter,
+          parameters: trainedParameters(state, subject.training.frozen),
           buffers: state.buffer,
           optimizerState: state.optimizer,
           state: { model: model.name, batch: settings.batch, seed: settings.seed, optimizer: settings.optimizer },
@@ -392,9 +392,9 @@ class TrainingSession {
   }
 
   #trainedModel(): Uint8Array {
-    const { model, train, settings } = this.#prepared;
+    const { model, train, settings, subject } = this.#prepared;
     const { preparation, classNames } = train;
-    const entries = useEntries({ loss: settings.loss, preparation, classNames });
-    return model.write(new Map([...this.#state.parameter, ...this.#state.buffer]), entries);
+    const values = [...trainedParameters(this.#state, subject.training.frozen), ...this.#state.buffer];
+    return model.write(new Map(values), useEntries({ loss: settings.loss, preparation, classNames }));
   }
 }

@@ -58,6 +58,12 @@ export interface TrainSettings extends DataSettings {
   readonly ignoreLabel?: number;
   readonly freeze: readonly string[];
   readonly freezeAllBut: readonly string[];
+  /** Adapters, `PATTERN:rank=8,alpha=16,dropout=0.05` each; what they are beside is frozen. */
+  readonly lora: readonly string[];
+  /** The folder of an adapter of PEFT's, from which training goes on. */
+  readonly adapter?: string;
+  /** Of a run with adapters: weights that are trained whole. */
+  readonly modulesToSave: readonly string[];
   /** How thoroughly devices measure the model before the first round. */
   readonly profile: Thoroughness;
   /** Patterns of tensors that are trained although the file does not show that they are parameters. */

@@ -44,6 +44,11 @@ interface Case extends Partial<TrainingSpec> {
   readonly tolerance?: number;
 }
 
+/** Forward gradients: each stage is as many rounds ahead as stages come after it. */
+const tangents: NonNullable<TrainingSpec['forwardGradient']> = {
+  ...{ tangentCount: 2, kind: 'rademacher', scales: {}, roundsPerEpoch: 4 },
+};
+
 const cutsOf: Readonly<Record<number, readonly number[]>> = { 1: [], 2: [2], 3: [2, 5], 4: [1, 2, 5] };
 
 function runOf(given: Case): MemoryRun {
@@ -52,7 +57,12 @@ function runOf(given: Case): MemoryRun {
   const batchSize = (shares[0] as number[]).reduce((sum, share) => sum + share, 0) * microBatchCount;
   const subject = subjectOf(net, batchSize, training);
   const cuts = net.graph.name === 'dropout' ? [1, 2].slice(0, shares.length - 1) : (cutsOf[shares.length] as number[]);
-  const plan = handPlan({ schedule: 'async', cuts, shares, microBatchCount }, subject.sequence.layers.length);
+  const { forwardGradient } = training;
+  const schedule = forwardGradient === undefined ? 'async' : 'forward-gradient';
+  const plan = {
+    ...handPlan({ schedule, cuts, shares, microBatchCount }, subject.sequence.layers.length),
+    ...(forwardGradient === undefined ? {} : { tangentCount: forwardGradient.tangentCount }),
+  };
   const { clipNorm } = subject.training;
   const batch = batches(net, subject);
   const countAt = (round: number): number => (restSize !== undefined && round % 3 === 2 ? restSize : batchSize);
@@ -212,6 +222,26 @@ test('20 seeded losses: the run is the oracle restarted where its events say', {
     const microBatchCount = 1 + random.integer(2);
     const clip = random.uniform() < 0.3 ? { clipNorm: 0.5 } : {};
     const given = { shares, microBatchCount, ...clip, machine: { checkpointEvery: 1 + random.integer(6) } };
+    await runWithLosses(given, losses).catch((error: unknown) => {
+      throw new Error(`seed ${seed}: ${error instanceof Error ? error.message : error}`, { cause: error });
+    });
+  }
+});
+
+test('6 seeded losses by forward gradients: what round t computes does not depend on who is lost', {
+  timeout,
+}, async () => {
+  for (let seed = 0; seed < 6; seed++) {
+    const random = createRandom(seed, 0x46474431);
+    const shares = [[[4], [4], [4]], [[3, 1], [4]], [[2, 1, 1]]][random.integer(3)] as number[][];
+    const names = shares.flat().map((_, index) => String.fromCharCode(97 + index));
+    const device = names[random.integer(names.length)] as string;
+    const losses = [{ device, atRound: 1 + random.integer(endRound - 2) }];
+    const given = {
+      ...{ shares, microBatchCount: 1 + random.integer(2), forwardGradient: tangents },
+      machine: { checkpointEvery: 1 + random.integer(6), learningRate: () => 1e-3 },
+      ...(seed % 2 === 0 ? { wish: { staleness: 0 } } : {}),
+    };
     await runWithLosses(given, losses).catch((error: unknown) => {
       throw new Error(`seed ${seed}: ${error instanceof Error ? error.message : error}`, { cause: error });
     });

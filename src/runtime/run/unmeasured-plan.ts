@@ -1,6 +1,7 @@
 // A straight pipeline over all devices, with about as many floating-point operations on each: what a run that only
 // infers does where nothing is measured.
 
+import type { BitsWish } from '../../cluster/activation-bits.ts';
 import type { Plan } from '../../cluster/cluster.ts';
 import type { LayerSequence } from '../../graph/layers.ts';
 import { inferenceSchedule } from '../../schedule/schedules.ts';
@@ -14,11 +15,16 @@ export interface RoundSize {
   readonly microBatchSize: number;
 }
 
+export interface UnmeasuredOptions extends RoundSize {
+  /** In what activations travel. Absent: as they are. */
+  readonly bits?: BitsWish;
+}
+
 /** Devices beyond the number of layers stay without work. Nothing is predicted. */
 export function unmeasuredPlan(
   { layers }: Pick<LayerSequence, 'layers'>,
   devices: readonly string[],
-  { batchSize, microBatchSize }: RoundSize,
+  { batchSize, microBatchSize, bits }: UnmeasuredOptions,
 ): Plan {
   const count = Math.min(devices.length, layers.length);
   const total = layers.reduce((sum, { flops }) => sum + flops, 0);
@@ -44,6 +50,9 @@ export function unmeasuredPlan(
       samples: [microBatchSize],
       inFlight: Math.ceil(batchSize / microBatchSize),
     })),
+    ...(bits === undefined || cuts.length === 1
+      ? {}
+      : { compression: { activation: bits.encoding, ...(bits.isAdaptive ? { adaptive: {} } : {}) } }),
     predicted: { roundMs: 0, samplesPerS: 0, peakMemoryMiB: {} },
   };
 }

@@ -9,6 +9,7 @@ import { scheduleOf } from '../../schedule/schedules.ts';
 import { stalenessOf } from '../../schedule/staleness.ts';
 import { gather } from '../../training/data/dataset.ts';
 import { batchIndices } from '../../training/data/order.ts';
+import { isBoundary } from '../coordinator/rounds.ts';
 import { type DelayedResult, trainDelayed } from './delayed-training.ts';
 import type { EngineFactory } from './evaluate.ts';
 import type { PreparedRun, SessionInput } from './prepare.ts';
@@ -75,6 +76,7 @@ async function runDelayed(
       stages: plan.stages.map(({ layers }, stage) => ({ layers, staleness: defined(staleness[stage], 'staleness') })),
       aggregateEvery: settings.aggregate,
       correction: subject.training.stalenessCorrection ?? 'none',
+      beginsAnew: (round) => scheduleOf(plan.schedule).gradients === 'tangent' && isBoundary(machine, round),
       signal,
     });
     return { ...result, stopped: signal.aborted };

@@ -67,7 +67,8 @@ export class WorkerContext {
   beat(): () => void {
     let stop = (): void => {};
     const next = (): void => {
-      this.notify('heartbeat', {});
+      const load = this.options.meters?.load?.();
+      this.notify('heartbeat', load === undefined ? {} : { load });
       stop = this.options.clock.after(heartbeatMs, next);
     };
     next();

@@ -78,8 +78,8 @@ function layersOfCopy({ session }: WorkerContext, from: string, round: number): 
 }
 
 /**
- * Sends the coordinator the version after `round` rounds, which have all `committed`, and the statistics of this
- * device. Whatever comes in between, the answer is about the layout that was asked.
+ * Sends the coordinator what training changes of the version after `round` rounds, which have all `committed`, and the
+ * statistics of this device. Whatever comes in between, the answer is about the layout that was asked.
  */
 export async function snapshot(
   context: WorkerContext,
@@ -88,9 +88,12 @@ export async function snapshot(
 ): Promise<void> {
   const { session } = context;
   const { failure } = session;
-  const { stage, complete } = context.running('snapshot');
+  const { stage, complete, program } = context.running('snapshot');
+  const { catalog, training } = context.modelFor('snapshot');
+  const names = new Set(catalog.names(program.layers));
+  for (const name of training.frozen) names.delete(name);
   await failure.guard(Promise.all([committed, complete]));
-  for await (const { role, name, value } of guarded(withState ? stage.state({ round }) : noEntries(), failure))
+  for await (const { role, name, value } of guarded(withState ? stage.state({ round, names }) : noEntries(), failure))
     await failure.guard(context.send('state', { role, name }, [value], session));
   await failure.guard(context.send('statistics', statistics.report(), [], session));
   await failure.guard(context.send('snapshot-end', { round }, [], session));

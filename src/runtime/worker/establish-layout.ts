@@ -13,6 +13,7 @@ import { Mailbox } from '../device/mailbox.ts';
 import type { StagePort } from '../device/stage.ts';
 import type { StageOptions } from '../device/stage-graphs.ts';
 import { stageOptionsOf } from '../device/stage-options.ts';
+import { weightKeeping } from '../device/weight-files.ts';
 import type { StatePart, ToWorker } from '../protocol/messages.ts';
 import { Arrivals } from './arrivals.ts';
 import type { WorkerContext } from './context.ts';
@@ -119,7 +120,9 @@ async function place(
 
 /** Compiles a stage. One that is ready after another layout has been announced is disposed of at once. */
 function newStage(context: WorkerContext, options: StageOptions): Promise<StagePort> {
-  const { engine, stageStore, createStage: create = () => createStage(engine, options, stageStore) } = context.options;
+  const { engine, stageStore, weightFiles, memoryBytes } = context.options;
+  const keeping = weightKeeping(weightFiles, memoryBytes);
+  const { createStage: create = () => createStage(engine, options, stageStore, keeping) } = context.options;
   const { session } = context;
   const creating = create(options);
   void creating.then(

@@ -53,7 +53,7 @@ export class Links {
     });
   }
 
-  get peers(): Pick<Peers, 'send' | 'rates' | 'measure'> {
+  get peers(): Pick<Peers, 'send' | 'rates' | 'rate' | 'measure'> {
     return this.#peers;
   }
 

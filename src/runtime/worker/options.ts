@@ -12,7 +12,9 @@ import type { ProfileCache } from '../device/measure/cached-profile.ts';
 import type { MeasuredProfile, ProfileOptions } from '../device/measure/measurement.ts';
 import type { StagePort } from '../device/stage.ts';
 import type { StageOptions } from '../device/stage-graphs.ts';
+import type { WeightFiles } from '../device/weight-files.ts';
 import type { ModelMessage } from '../protocol/messages.ts';
+import type { ProcessLoad } from '../protocol/process-load.ts';
 import type { Model } from './model.ts';
 import type { PeerNetwork } from './peers.ts';
 
@@ -30,6 +32,8 @@ export interface WorkerOptions {
   startProfile?(job: ProfileJob, onProgress: (done: number, total: number) => void): ProfileProcess;
   /** Keeps what stages are compiled to. */
   readonly stageStore?: StageStore;
+  /** Keeps weights of stages that infer, where memory is short. Default: they stay in memory. */
+  readonly weightFiles?: WeightFiles;
   /** Prepares stages that later layouts may need; the worker closes it. Default: none are prepared. */
   readonly stagesAhead?: StagePreparer;
   /** Aborted: asks the coordinator to be let go. */
@@ -96,6 +100,8 @@ export interface ProcessMeters {
   eventLoopDelayP99Ms(): number;
   eventLoopDelayMaxMs(): number;
   residentBytes(): number;
+  /** What the process takes, since the last call. Absent: not known. */
+  load?(): ProcessLoad;
 }
 
 /** The meters of a process that nobody measures. */

@@ -4,7 +4,7 @@
 import type { Clock } from '../../clock.ts';
 import { ProtocolError, RunError } from '../../errors.ts';
 import { type Tensor, wrap } from '../../graph/tensor.ts';
-import type { Frame, Link, Priority } from '../../transport/link.ts';
+import type { Frame, Link, LinkRate, Priority } from '../../transport/link.ts';
 import { type LinkMeasurement, messageSchemas, type PeerAddress } from '../protocol/messages.ts';
 import { type Echo, probeLink } from './probe-link.ts';
 
@@ -201,6 +201,11 @@ export class Peers {
       found[peer] = rate.mbps;
     }
     return found;
+  }
+
+  /** What the link to a peer carried of late; undefined where there is none, or nothing measures it. */
+  rate(peer: string): LinkRate | undefined {
+    return this.#links.get(peer)?.rate?.();
   }
 
   /** Measures the link to a peer. Rejects with RunError when it ends. */

@@ -54,6 +54,7 @@ async function device(window: number) {
       send: async (_: string, { kind, round }: { kind: string; round: number }) =>
         void (kind === 'replica-end' && copies.push(round)),
       rates: () => ({}),
+      rate: () => undefined,
     },
     work: new WorkReport(undefined, engine),
     statistics: new Statistics(noMeters),

@@ -12,16 +12,18 @@ import { ProtocolError } from '../../errors.ts';
 import { isUpdateImmediate } from '../../schedule/program.ts';
 import { isTraced, type RoundOutcome, runRound } from '../device/round.ts';
 import type { ToWorker } from '../protocol/messages.ts';
+import { type BitsInUse, bitsInUse, encodingPort } from './activation-bits.ts';
 import type { Commits } from './commits.ts';
 import type { WorkerContext } from './context.ts';
 import { copyWhenCommitted, startDueCopy } from './copies.ts';
+import type { Layout } from './layout.ts';
 import type { LayoutSession } from './layout-session.ts';
 import type { Statistics } from './measuring.ts';
 import type { Peers } from './peers.ts';
 import type { WorkReport } from './work-report.ts';
 
 export interface RoundsOptions {
-  readonly peers: Pick<Peers, 'send' | 'rates'>;
+  readonly peers: Pick<Peers, 'send' | 'rates' | 'rate'>;
   readonly work: WorkReport;
   readonly statistics: Statistics;
   /** How many rounds may be updated before they have committed; at least 1. */
@@ -33,6 +35,7 @@ export class Rounds {
   readonly #options: RoundsOptions;
   /** Rounds that are queued and have not committed. */
   readonly #commits: Commits;
+  #bits: { readonly layout: Layout; readonly inUse: BitsInUse | undefined } | undefined;
 
   constructor(context: WorkerContext, options: RoundsOptions, commits: Commits) {
     this.#context = context;
@@ -62,6 +65,7 @@ export class Rounds {
       clock: context.options.clock,
       send: (to, frame, priority) => peers.send(to, { ...frame, epoch: session.epoch }, priority),
       receive: (key) => session.mailbox.take(key),
+      ...encodingPort(this.#bitsOf(layout)),
       giveResult: (frame) => context.options.coordinator.send({ ...frame, epoch: session.epoch }, 'pipeline'),
       failure: session.failure,
       updates: {
@@ -84,6 +88,16 @@ export class Rounds {
     statistics.roundIsQueued();
   }
 
+  /** What this layout's activations travel in, where that is not the plan's alone. */
+  #bitsOf(layout: Layout): BitsInUse | undefined {
+    if (this.#bits?.layout !== layout) {
+      const { engine } = this.#context.options;
+      const device = { rate: (peer: string) => this.#options.peers.rate(peer), busyMs: () => engine.busyMs() };
+      this.#bits = { layout, inUse: bitsInUse(layout.plan, device) };
+    }
+    return this.#bits.inUse;
+  }
+
   /** Reports that the round is computed; with the times of its instructions, if they are shown. */
   async #report(
     session: LayoutSession,
@@ -93,10 +107,12 @@ export class Rounds {
     const { result, times } = await outcome.catch((error: unknown) => context.waitForVerdict(error));
     if (session !== context.session) return;
     const linkMbps = this.#options.peers.rates();
+    const activationBits = this.#bits?.inUse?.changes() ?? {};
     await context.send('prepared', {
       ...result,
       ...this.#options.work.sinceLast(),
       ...(Object.keys(linkMbps).length === 0 ? {} : { linkMbps }),
+      ...(Object.keys(activationBits).length === 0 ? {} : { activationBits }),
     });
     if (isShown) await context.send('trace', { round, times });
   }

@@ -35,6 +35,8 @@ export function Curves({ view }: { readonly view: View }) {
 }
 
 const height = 170;
+/** Rounds between two lines of the grid. */
+const roundSteps = Array.from({ length: 9 }, (_, power) => [1, 2, 5].map((step) => step * 10 ** power)).flat();
 
 function Chart({ shown, view }: { readonly shown: Shown; readonly view: View }) {
   const place = useRef<HTMLDivElement>(null);
@@ -96,7 +98,7 @@ function optionsOf({ title, color: name }: Shown, element: HTMLElement, view: ()
     scales: { x: { time: false } },
     series: [{ label: 'round' }, { label: title, stroke: color(name), width: 2, points: { show: false } }],
     axes: [
-      { ...axis, font, size: 26 },
+      { ...axis, font, size: 26, space: 44, incrs: roundSteps },
       { ...axis, font, size: 52 },
     ],
     hooks: { draw: [(plot) => drawMarks(plot, view(), color)] },

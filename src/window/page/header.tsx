@@ -18,7 +18,7 @@ const phases: Readonly<Record<View['phase'], string>> = {
   training: 'training',
   snapshotting: 'saving',
   waiting: 'waiting for devices',
-  ended: 'done',
+  ended: 'ended',
   failed: 'failed',
   stopped: 'stopped',
 };

@@ -1,4 +1,4 @@
-// A round over time, one row a device: forward, backward, update, waits. Drawn once; the line of the time moves over it.
+// A round over time, one row a device: forward, backward, update, waits. Drawn once; the line of the time moves on it.
 
 import { useEffect, useRef } from 'preact/hooks';
 import type { Play } from '../play.ts';

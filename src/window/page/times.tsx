@@ -59,10 +59,11 @@ export function time(ms: number): string {
   return ms < 99.5 ? `${ms.toPrecision(ms < 0.995 ? 2 : 3)} ms` : duration(ms / 1000);
 }
 
-function stageRows({ plan, prediction, devices }: View): Row[] {
+function stageRows(view: View): Row[] {
+  const { plan, prediction, devices } = view;
   return (plan?.stages ?? []).flatMap((stage, index) =>
     stage.devices.map((device): Row => {
-      const measured = devices.find(({ name }) => name === device)?.busyMs;
+      const measured = devices.find(({ name }) => name === device)?.busyMs ?? measuredWork(view, device);
       return {
         name: `stage ${index} on ${device}`,
         predictedMs: prediction?.busyMs[device],
@@ -70,6 +71,14 @@ function stageRows({ plan, prediction, devices }: View): Row[] {
       };
     }),
   );
+}
+
+/** What a device computed in the last round that was measured. */
+function measuredWork({ measured }: View, device: string): number | undefined {
+  const spans = measured?.spans[device];
+  return spans
+    ?.filter(({ kind }) => kind !== 'send' && kind !== 'receive' && kind !== 'all-reduce')
+    .reduce((sum, { startMs, endMs }) => sum + endMs - startMs, 0);
 }
 
 function linkRows(view: View): Row[] {

@@ -1,12 +1,12 @@
 // The window of a run that is under way: it hears the run's events, keeps the view for those who come later, and sends
 // viewers what happened, several times a second and only if somebody looks on.
 
-import { renderUnicodeCompact } from 'uqr';
 import type { Clock } from '../../clock.ts';
+import type { OptimizerState } from '../../cluster/memory.ts';
 import type { RunGuests, RunHandle } from '../../runtime/host/run-guests.ts';
 import type { RunEvent } from '../../runtime/protocol/events.ts';
 import type { Guests } from '../../transport/node/websocket-server.ts';
-import type { Abilities, Command, ServerMessage, Timed } from '../messages.ts';
+import type { Abilities, Command, ServerMessage, Timed, WhatIfChange } from '../messages.ts';
 import { apply, emptyView, type View, type WindowEvent } from '../view.ts';
 import { WindowDoor } from './door.ts';
 import { createGuests } from './guests.ts';
@@ -14,12 +14,15 @@ import { invitation } from './invitation.ts';
 import { readPageFiles } from './page-files.ts';
 import { Translation } from './translation.ts';
 import { Viewers } from './viewers.ts';
+import { askWhatIf } from './what-if-thread.ts';
 
 export interface RunWindowOptions {
   readonly model: string;
   readonly clock: Clock;
   /** For what viewers ask of the run: it is on record as all other events are. */
   readonly record: (event: RunEvent) => void;
+  /** Copies of each weight that the optimizer keeps. Absent: nobody asks what a change would do. */
+  readonly optimizerState?: OptimizerState;
   /** Asks the run to stop, as Ctrl-C does. Absent: viewers cannot. */
   readonly stop?: () => void;
   /** The window is open at this address; `isFar`: other machines reach it. Each call's link lets one browser in. */
@@ -37,6 +40,7 @@ export class RunWindow implements RunGuests {
   readonly #startMs: number;
   readonly #viewers: Viewers;
   readonly #translation = new Translation();
+  #isLookingAhead = false;
   #pending: Timed[] = [];
   #cancelTick: (() => void) | undefined;
   #run: RunHandle | undefined;
@@ -69,10 +73,10 @@ export class RunWindow implements RunGuests {
   }
 
   end(): void {
-    this.#tick();
+    this.#show({ kind: 'phase', phase: 'ended' });
     this.#cancelTick?.();
+    this.#tick();
     this.#viewers.close('the run is over');
-    this.#viewers.terminate();
   }
 
   #link(): string {
@@ -104,7 +108,7 @@ export class RunWindow implements RunGuests {
     const { drain, scaleLearningRate } = this.#run ?? {};
     return {
       ...{ stop: this.#options.stop !== undefined, drain: drain !== undefined, rate: scaleLearningRate !== undefined },
-      ...{ whatIf: false, invite: true },
+      ...{ whatIf: this.#options.optimizerState !== undefined, invite: true },
     };
   }
 
@@ -128,7 +132,26 @@ export class RunWindow implements RunGuests {
       case 'invite':
         return answer({ kind: 'answer', id, text: '', invitation: invitation(this.#link()) });
       case 'what-if':
-        return refuse('Not now.');
+        return void this.#lookAhead(command.change, answer, id);
+    }
+  }
+
+  /** One question at a time: it takes a thread. */
+  async #lookAhead(change: WhatIfChange, answer: (message: ServerMessage) => void, id: number): Promise<void> {
+    const { plan, profile, cluster } = this.#translation;
+    const { optimizerState } = this.#options;
+    const refuse = (text: string): void => answer({ kind: 'refused', id, text });
+    if (plan === undefined || profile === undefined || cluster === undefined || optimizerState === undefined)
+      return refuse('The devices have not been measured.');
+    if (this.#isLookingAhead) return refuse('Another question is being answered: ask again in a moment.');
+    this.#isLookingAhead = true;
+    try {
+      const whatIf = await askWhatIf({ plan, profile, cluster, optimizerState, change });
+      answer({ kind: 'answer', id, text: '', whatIf });
+    } catch (error) {
+      refuse(error instanceof Error ? error.message : String(error));
+    } finally {
+      this.#isLookingAhead = false;
     }
   }
 
@@ -140,9 +163,4 @@ export class RunWindow implements RunGuests {
     this.#run.drain(device);
     done(`${device} leaves when the others have its work.`);
   }
-}
-
-/** A link as a picture of text that phones read, on a dark or a light terminal. */
-export function qrText(link: string): string {
-  return renderUnicodeCompact(link, { border: 2 });
 }

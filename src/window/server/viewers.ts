@@ -18,7 +18,7 @@ export interface ViewersOptions {
 export const mostViewers = 128;
 /** Bytes that may wait for a viewer before it is left out. */
 const mostWaitingBytes = 1 << 20;
-const [behindMs, pingMs] = [30_000, 20_000] as const;
+const [behindMs, pingMs, farewellMs] = [30_000, 20_000, 500] as const;
 /** Commands of a viewer at once, and the time in which it may give one more. */
 const [commandBurst, commandEveryMs] = [20, 500] as const;
 
@@ -84,15 +84,14 @@ export class Viewers {
     }
   }
 
-  /** Sends all their way. */
+  /** Sends all their way: who does not go by itself is let go a little later. */
   close(reason: string): void {
     this.#cancelPing();
-    for (const { socket } of this.#viewers) socket.close(1001, reason);
-  }
-
-  /** Connections that have not ended by themselves. */
-  terminate(): void {
-    for (const { socket } of this.#viewers) socket.terminate();
+    for (const { socket } of this.#viewers) {
+      socket.close(1001, reason);
+      const cancel = this.#options.clock.after(farewellMs, () => socket.terminate());
+      socket.once('close', cancel);
+    }
   }
 
   #left(viewer: Viewer): void {

@@ -1,0 +1,154 @@
+// Training with adapters is PEFT's (test/fixtures/adapters): its losses, its weights, its files, on one device and over
+// three.
+
+import assert from 'node:assert/strict';
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { test } from 'node:test';
+import { resolveSettings } from '../../cli/settings.ts';
+import { createOnnxRuntimeNodeEngine } from '../../engine/node/onnxruntime-node.ts';
+import { InputError } from '../../errors.ts';
+import { evaluateGraph } from '../../graph/evaluate.ts';
+import { importModel } from '../../graph/onnx/import.ts';
+import { inferenceMode } from '../../graph/onnx/modes.ts';
+import { instantiate } from '../../graph/static.ts';
+import { type Tensor, toNumbers } from '../../graph/tensor.ts';
+import { openSafetensors } from '../../storage/node/checkouts/checkout-files.ts';
+import { loadDataset } from '../../storage/node/datasets.ts';
+import { memoryRun } from '../../testing/label-cases.ts';
+import { runAlone, runCluster } from '../../testing/memory-cluster.ts';
+import { gather } from '../../training/data/dataset.ts';
+import type { PreparedRun } from '../run/prepare.ts';
+import { loadModel } from './models.ts';
+import { readAdapter, writeAdapter } from './peft.ts';
+import { prepareRun } from './session-here.ts';
+
+const root = 'test/fixtures/adapters';
+const createEngine = () => createOnnxRuntimeNodeEngine();
+
+/** The net's run from PEFT's first adapter, with the settings of make_adapters.py. */
+async function prepared(name: string, more: Readonly<Record<string, unknown>> = {}): Promise<PreparedRun> {
+  const folder = join(root, name);
+  const flags = {
+    ...{ model: `${folder}:sequence=8`, data: `npz:${join(folder, 'data.npz')}`, adapter: join(folder, 'start') },
+    ...{ batch: '8', steps: '50', optimizer: 'adamw', lr: '5e-3', weightDecay: '0.01', shuffle: false, ...more },
+  };
+  const settings = resolveSettings(flags, {}, 'the flags');
+  const { model: spec, seed, lora, modulesToSave, adapter } = settings;
+  const model = await loadModel(spec, seed, { lora, modulesToSave, ...(adapter === undefined ? {} : { adapter }) });
+  const { train } = await loadDataset(settings.data);
+  return prepareRun({ settings, model, train, test: undefined });
+}
+
+for (const name of ['bert', 'llama', 'gpt2'])
+  test(`${name}: PEFT's losses and weights, here and over three devices`, async () => {
+    const expected = JSON.parse(readFileSync(join(root, name, 'losses.json'), 'utf8')) as readonly number[];
+    const run = await prepared(name);
+    const alone = await runAlone({ ...memoryRun(run), microBatchSize: 8, createEngine });
+    assert.ok(furthest(alone.losses, expected) < 1e-4, `here: off by ${furthest(alone.losses, expected)}`);
+    const third = Math.floor(run.subject.sequence.layers.length / 3);
+    const plan = { schedule: '1f1b', cuts: [third], shares: [[1, 3], [4]], microBatchCount: 2 };
+    const apart = await runCluster({ ...memoryRun(run, plan), createEngine });
+    assert.ok(furthest(apart.losses, expected) < 1e-4, `over three: off by ${furthest(apart.losses, expected)}`);
+    // only what is trained comes back
+    const { adapters = [], onlyTrained = new Set() } = run.model;
+    assert.deepEqual(new Set(apart.state.parameter.keys()), onlyTrained);
+    const trained = openSafetensors(join(root, name, 'trained', 'adapter_model.safetensors'));
+    const whole = [...onlyTrained].filter((weight) => !weight.includes('.lora_'));
+    const tensorOf = (weight: string): Tensor => apart.state.parameter.get(weight) as Tensor;
+    const files = writeAdapter({ adapters, whole, baseModel: 'here', taskType: 'CAUSAL_LM', tensorOf });
+    const folder = mkdtempSync(join(tmpdir(), 'adapter-'));
+    try {
+      for (const [file, pieces] of files) writeFileSync(join(folder, file), Buffer.concat(pieces));
+      const written = openSafetensors(join(folder, 'adapter_model.safetensors'));
+      assert.deepEqual(new Set(written.keys()), new Set(trained.keys()));
+      for (const [weight, value] of trained)
+        assert.ok(furthest(numbersOf(written.get(weight)), toNumbers(value)) < 1e-3, weight);
+      const again = readAdapter(folder, (await loadModel(join(root, name), 0)).graph);
+      assert.deepEqual(
+        again.options,
+        readAdapter(join(root, name, 'start'), (await loadModel(join(root, name), 0)).graph).options,
+      );
+    } finally {
+      rmSync(folder, { recursive: true });
+    }
+    const merged = importModel(run.model.write(apart.state.parameter)).graph;
+    const [logits] = evaluateGraph(instantiate(inferenceMode(merged), 8).graph, firstBatch(run)).values();
+    const peft = openSafetensors(join(root, name, 'merged.safetensors')).get('logits');
+    assert.ok(furthest(numbersOf(logits), numbersOf(peft)) < 2e-3, 'the merged model');
+  });
+
+test('a new adapter changes nothing, and its A is within 1 / √inputs', async () => {
+  const run = await prepared('bert', {
+    adapter: undefined,
+    lora: ['query:rank=2,alpha=4', '*intermediate.dense.weight'],
+  });
+  const { model, subject } = run;
+  assert.deepEqual(
+    model.adapters?.map(({ weight, rank, scaling }) => [weight.replace('bert.encoder.layer.', ''), rank, scaling]),
+    [
+      ['0.attention.self.query.weight', 2, 2],
+      ['0.intermediate.dense.weight', 8, 1],
+      ['1.attention.self.query.weight', 2, 2],
+      ['1.intermediate.dense.weight', 8, 1],
+    ],
+  );
+  const values = subject.sequence.graph.initializers;
+  const query = numbersOf(values.get('bert.encoder.layer.0.attention.self.query.lora_A.weight'));
+  assert.ok(Math.max(...query.map(Math.abs)) <= 0.25 && Math.max(...query) > 0.1);
+  const before = (await loadModel(`${join(root, 'bert')}:sequence=8`, 0)).graph;
+  const inputs = firstBatch(run);
+  const [plain] = evaluateGraph(instantiate(inferenceMode(before), 8).graph, inputs).values();
+  const [adapted] = evaluateGraph(instantiate(inferenceMode(model.graph), 8).graph, inputs).values();
+  assert.deepEqual(adapted, plain);
+});
+
+test('frozen layers keep no optimizer state, and layers are as many as without adapters', async () => {
+  const run = await prepared('llama');
+  const { sequence, training } = run.subject;
+  const plain = await prepareRun({ ...run, model: await loadModel(`${join(root, 'llama')}:sequence=8`, 0) });
+  // the head has a table of its own once the table is frozen, so that there is a cut before it
+  assert.ok(sequence.layers.length > plain.subject.sequence.layers.length);
+  assert.ok(
+    training.frozen.includes('model.embed_tokens.weight') && training.frozen.includes('model.embed_tokens.weight_2'),
+  );
+  const frozen = new Set(training.frozen);
+  assert.equal(sequence.graph.parameters.filter((name) => !frozen.has(name)).length, 16);
+});
+
+const refusals: readonly (readonly [what: string, flags: Readonly<Record<string, unknown>>, says: RegExp])[] = [
+  ['a pattern that matches nothing', { lora: ['quary'] }, /--lora quary matches no weight.*query/],
+  ['a rank that is too high', { lora: ['query:rank=17'] }, /rank 17 is more than a side of .*query.weight \[16, 16\]/],
+  ['a rank of 0', { lora: ['query:rank=0'] }, /"rank=0" is none of rank=N/],
+  ['an unknown option', { lora: ['query:size=4'] }, /"size=4" is none of/],
+  ['no pattern', { lora: [':rank=4'] }, /has no pattern/],
+  ['modules to save alone', { modulesToSave: ['classifier.*'] }, /goes with --lora/],
+  ['an adapter that is not there', { adapter: 'no-such-folder' }, /adapter_config.json cannot be read/],
+  ['the adapter of another net', { adapter: join(root, 'gpt2', 'start') }, /adapts transformer.h.0.*no linear layer/],
+];
+
+for (const [what, flags, says] of refusals)
+  test(`refused: ${what}`, async () => {
+    await assert.rejects(
+      prepared('bert', { adapter: undefined, ...flags }),
+      (error) => error instanceof InputError && says.test(error.message),
+    );
+  });
+
+function firstBatch({ dataset }: PreparedRun): ReadonlyMap<string, Tensor> {
+  const { inputs } = gather(
+    dataset,
+    Uint32Array.from({ length: 8 }, (_, index) => index),
+  );
+  return new Map(dataset.inputs.map(({ name }, index) => [name, inputs[index] as Tensor]));
+}
+
+function numbersOf(value: Tensor | undefined): readonly number[] {
+  return value === undefined ? [] : toNumbers(value);
+}
+
+function furthest(values: readonly number[], expected: readonly number[]): number {
+  assert.equal(values.length, expected.length);
+  return Math.max(...values.map((value, index) => Math.abs(value - (expected[index] as number))));
+}
