@@ -4,7 +4,6 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { Command } from 'commander';
 import { InputError } from '../errors.ts';
-import { correctionIn } from '../runtime/run/settings.ts';
 import { words } from '../testing/command.ts';
 import { defaultDataSettings } from '../training/data/data-settings.ts';
 import { addSettingFlags, flagName, givenFlags, resolveSettings, settingsDocument } from './settings.ts';
@@ -108,26 +107,6 @@ test('the document of a run is a config file that gives the same settings', () =
   assert.equal(document['clip-norm'], 0.5);
   assert.equal(Object.hasOwn(document, 'epochs'), false);
   assert.deepEqual(resolveSettings({}, document, 'config.yaml'), settings);
-});
-
-test("what makes up for old weights: nesterov, unless the optimizer cannot or a paper's own remedy is asked for", () => {
-  for (const [flags, correction] of [
-    [['--momentum', '0.9'], 'nesterov'],
-    [['--optimizer', 'adam'], 'nesterov'],
-    [[], 'none'],
-    [['--optimizer', 'adam', '--aggregate', '1'], 'none'],
-    [['--optimizer', 'adam', '--planner', 'ftpipehd'], 'none'],
-    [['--optimizer', 'adam', '--staleness-correction', 'predict'], 'predict'],
-    [['--momentum', '0.9', '--staleness-correction', 'none'], 'none'],
-    [['--optimizer', 'adam', '--aggregate', '1', '--staleness-correction', 'nesterov'], 'nesterov'],
-  ] as const) {
-    const settings = resolveSettings(
-      parsed('--model', 'a', '--data', 'b', '--mode', 'async', '--workers', '2', ...flags),
-      {},
-      '',
-    );
-    assert.equal(correctionIn(settings), correction, flags.join(' '));
-  }
 });
 
 test('the flag of a setting', () => {

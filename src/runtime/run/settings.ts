@@ -144,7 +144,9 @@ export function recoveryOf({ recovery, mode, planner }: TrainSettings): Recovery
  * (bench/results/2026-11-28-async-accuracy.md), unless another is asked for, by name or by the papers' own remedies
  * (aggregation, FTPipeHD's planner), or the optimizer has no momentum.
  */
-export function correctionIn(settings: TrainSettings): StalenessCorrection {
+export function correctionIn(
+  settings: Pick<TrainSettings, 'stalenessCorrection' | 'aggregate' | 'planner' | 'optimizer' | 'momentum'>,
+): StalenessCorrection {
   const { stalenessCorrection, aggregate, planner, optimizer, momentum } = settings;
   if (stalenessCorrection !== undefined) return stalenessCorrection;
   const hasOther = aggregate > 0 || planner === 'ftpipehd';
