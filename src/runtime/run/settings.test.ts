@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { correctionIn } from './settings.ts';
 
-test("what makes up for old weights: nesterov, unless the optimizer cannot or a paper's own remedy is asked for", () => {
+test("what makes up for old weights: nesterov, unless the optimizer cannot or a paper's remedy is asked for", () => {
   const plain = { aggregate: 0, planner: 'best', optimizer: 'sgd', momentum: 0 } as const;
   for (const [given, correction] of [
     [{ momentum: 0.9 }, 'nesterov'],
