@@ -37,7 +37,7 @@ export interface LabBench {
 
 /** What a section found: its results under a key of the JSON, and its tables as Markdown. */
 export interface Found {
-  readonly key: 'cases' | 'memory' | 'together' | 'peers' | 'recovery' | 'slowed';
+  readonly key: 'cases' | 'memory' | 'together' | 'peers' | 'recovery' | 'slowed' | 'ftpipehd';
   readonly results: readonly object[];
   readonly tables: readonly string[];
 }
@@ -72,6 +72,7 @@ const ownClusters: Readonly<Record<string, readonly number[]>> = {
   tight: [0.6, 0.6],
   mixed: [1, 0.35, 0.35],
   laptops: [0.8, 0.8, 0.12],
+  tenth: [0.8, 0.8, 0.08],
 };
 
 /** An environment of the paper with another bandwidth between all, or one of `ownClusters`. */

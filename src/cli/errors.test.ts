@@ -200,7 +200,7 @@ const cases: readonly Case[] = [
   {
     name: 'a model that is a folder',
     args: ['train', '--model', files, ...data],
-    says: `The model ${files} cannot be read (it is a folder): check the path given to --model.`,
+    says: `${files} has no config.json: give the folder of a checkout, with config.json and model.safetensors.`,
   },
   {
     name: 'an unknown built-in model',

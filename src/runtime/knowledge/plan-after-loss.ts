@@ -127,17 +127,19 @@ export interface Repartition {
 
 /** The model partitioned by what the batches of this layout took, among its workers and then the other devices. */
 export function planByCapacity(layouts: LayoutsKnown, devices: readonly string[], from: Plan): Repartition | undefined {
-  const { options, known, capacities } = layouts;
-  if (capacities.central === undefined || !known.isProfiled(devices)) return undefined;
-  const profile = known.profile(devices);
-  const estimated = capacities.estimate(from, profile);
+  const { options, capacities } = layouts;
+  if (capacities.central === undefined || !layouts.known.isProfiled(devices)) return undefined;
+  const profile = layouts.known.profile(devices);
+  const workers = [...new Set([...workersOf(from), ...devices])].filter((device) => devices.includes(device));
+  const known = capacities.estimate(from, profile);
+  const estimated = Object.fromEntries(workers.map((worker) => [worker, known[worker] ?? 1]));
   const { staleness: _, ...before } = from;
   try {
     const plan = partitionedAgain(
       {
-        ...{ plan: before, profile, cluster: known.cluster(devices), lost: [], central: capacities.central },
+        ...{ plan: before, profile, cluster: layouts.known.cluster(devices), lost: [], central: capacities.central },
         optimizerState: optimizerStateCount(options.subject.training),
-        workers: [...new Set([...workersOf(from), ...devices])].filter((device) => devices.includes(device)),
+        workers,
       },
       estimated,
     );

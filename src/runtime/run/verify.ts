@@ -75,7 +75,7 @@ async function runDelayed(
       microBatchSize: plan.microBatchSize,
       stages: plan.stages.map(({ layers }, stage) => ({ layers, staleness: defined(staleness[stage], 'staleness') })),
       aggregateEvery: settings.aggregate,
-      correction: settings.stalenessCorrection,
+      correction: subject.training.stalenessCorrection ?? 'none',
       beginsAnew: (round) => scheduleOf(plan.schedule).gradients === 'tangent' && isBoundary(machine, round),
       signal,
     });
