@@ -177,6 +177,13 @@ test('a full queue is 429, a pipeline that fails or is not ready 503, no answer 
   assert.equal(signals[0]?.aborted, true, 'nobody computes for a request that was given up');
 });
 
+test('a connection without a request outlives the pauses of clients and proxies', async () => {
+  const { url } = await start();
+  const { headers } = await fetch(`${url}/v2/health/live`);
+  // Node's own 5 s are less than a client on a busy machine may need for its next request, which the close would cross.
+  assert.equal(headers.get('keep-alive'), 'timeout=75');
+});
+
 test('a drain answers what has come, and takes no more', async () => {
   let proceed = (): void => {};
   const begun = new Promise<void>((resolve) => {
