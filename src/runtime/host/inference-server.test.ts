@@ -175,6 +175,11 @@ test('a full queue is 429, a pipeline that fails or is not ready 503, no answer 
   };
   assert.equal(await ask({ infer: never, timeoutMs: 50 }), 504);
   assert.equal(signals[0]?.aborted, true, 'nobody computes for a request that was given up');
+  const queued: InferenceServerOptions['infer'] = (_, signal) =>
+    new Promise((_resolve, reject) => {
+      signal.addEventListener('abort', () => reject(new Error('given up')));
+    });
+  assert.equal(await ask({ infer: queued, timeoutMs: 50 }), 504, 'also where it leaves a queue');
 });
 
 test('a connection without a request outlives the pauses of clients and proxies', async () => {

@@ -235,8 +235,9 @@ async function infer(
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<never>((_, reject) => {
     timer = setTimeout(() => {
-      given.abort();
+      // First the reason: what is given up rejects too, and the first rejection is the answer.
       reject(new Refusal(504, `There was no answer within ${timeoutMs / 1000} s.`));
+      given.abort();
     }, timeoutMs);
   });
   try {
