@@ -78,7 +78,7 @@ async function runDelayed(
       config: machine,
       batch: (round: number) => gather(dataset, batchIndices(order, round)),
       aggregateEvery: settings.aggregate,
-      correction: settings.stalenessCorrection,
+      correction: subject.training.stalenessCorrection ?? 'none',
       signal,
     };
     return { ...(await trainStreams(engine, run, parts)), stopped: signal.aborted };
