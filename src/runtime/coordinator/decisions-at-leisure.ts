@@ -154,7 +154,7 @@ export class DecisionsAtLeisure {
     }
   }
 
-  /** Devices are judged by what they computed for a round, and not by its time: that also holds where rounds overlap. */
+  /** Devices are judged by what they computed for a round, not by its time, which says nothing where rounds overlap. */
   #watchDrift(results: Readonly<Record<string, RoundResult>>): void {
     const { planner, state } = this.#context;
     const drift = state.plan && planner.computed(results, state.plan);

@@ -73,10 +73,10 @@ async function runDelayed(
   const { subject, machine, dataset, order, settings } = prepareRun(input);
   const engine = await createEngine({ engine: settings.engine, threadCount: settings.threads });
   try {
-    const run = {
+    const run: Parameters<typeof trainStreams>[1] = {
       subject,
       config: machine,
-      batch: (round: number) => gather(dataset, batchIndices(order, round)),
+      batch: (round) => gather(dataset, batchIndices(order, round)),
       aggregateEvery: settings.aggregate,
       correction: subject.training.stalenessCorrection ?? 'none',
       signal,
