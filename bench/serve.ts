@@ -7,6 +7,7 @@ import { type ChildProcess, spawn } from 'node:child_process';
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
+import { createInterface } from 'node:readline';
 import { setTimeout } from 'node:timers/promises';
 import { parseArgs } from 'node:util';
 import * as runtime from 'onnxruntime-node';
@@ -38,8 +39,12 @@ interface Question {
 interface Checked {
   answers: number;
   wrong: number;
-  failed: number;
+  /** Other answers, by status, and connections that broke, by the error's code. */
+  readonly failed: Map<string, number>;
 }
+
+/** What happened, and how long after the load began. */
+type Happened = readonly [ms: number, what: string];
 
 /** What autocannon says. */
 interface Load {
@@ -49,32 +54,38 @@ interface Load {
   readonly timeouts: number;
   readonly non2xx: number;
   readonly '2xx': number;
+  readonly statusCodeStats: Readonly<Record<string, { readonly count: number }>>;
 }
 
 const port = await freePort();
 const workers: Running[] = [];
+let server: Running | undefined;
 try {
   const questions = await makeQuestions(16);
   const place = ['--workers', '0', '--remote', '3', '--port', String(port), '--code-file', 'code'];
   const model = ['serve', '--model', 'model.onnx', '--planner', 'unmeasured', '--listen', '127.0.0.1:0', '--json'];
-  const server = startAsteroid(folder, [...model, ...place, '--queue', '4096']);
+  server = startAsteroid(folder, [...model, ...place, '--queue', '4096']);
   await listening(folder, server);
   const names = ['a', 'b', 'c'];
   workers.push(...names.map((name) => startWorker(folder, port, name)));
   const url = await servingUrl(server);
   await ready(url);
-  const [checked, memory] = [{ answers: 0, wrong: 0, failed: 0 }, [] as [number, number][]];
+  const load = cannon(`${url}/v2/models/model/infer`, defined(questions[0], 'a question').body);
+  await Promise.race([answered(url), load]);
+  const [checked, memory] = [{ answers: 0, wrong: 0, failed: new Map() }, [] as [number, number][]];
   const ending = new AbortController();
   const checkers = Array.from({ length: checkerCount }, (_, index) =>
     check(`${url}/v2/models/model/infer`, questions, index, { checked, signal: ending.signal }),
   );
   const watching = watchMemory(server.child, memory, ending.signal);
-  const load = cannon(`${url}/v2/models/model/infer`, defined(questions[0], 'a question').body);
+  const happened = timeline(server);
   for (const [index, at] of [0.25, 0.5].entries()) {
     await setTimeout(1000 * seconds * (index === 0 ? at : 0.25));
     const name = defined(names[index], 'a name');
+    happened.add(`${name} is killed`);
     defined(workers[index], name).child.kill('SIGKILL');
     await setTimeout(1000 * seconds * 0.08);
+    happened.add(`${name} is started again`);
     workers[index] = startWorker(folder, port, name);
   }
   const result = await load;
@@ -83,9 +94,9 @@ try {
   server.child.kill('SIGTERM');
   const lines = await server.ended;
   const changes = lines.filter((line) => line.startsWith('{"event":"recovered"')).length;
-  print(result, checked, memory, changes);
+  print(result, checked, memory, changes, happened.list);
 } finally {
-  for (const { child } of workers) child.kill('SIGKILL');
+  for (const running of [...workers, server]) running?.child.kill('SIGKILL');
   rmSync(folder, { recursive: true, force: true });
 }
 
@@ -120,8 +131,26 @@ async function servingUrl(server: Running): Promise<string> {
   }
 }
 
+/** Notes the events of the server from now on, and what is added. */
+function timeline({ child }: Running): { readonly list: readonly Happened[]; add(what: string): void } {
+  const list: Happened[] = [];
+  const startMs = performance.now();
+  const add = (what: string): void => void list.push([Math.round(performance.now() - startMs), what]);
+  createInterface({ input: defined(child.stdout ?? undefined, 'its output') }).on('line', (line) => {
+    const event = JSON.parse(line) as Readonly<Record<string, unknown>>;
+    const shown = ['event', 'phase', 'device', 'reason', 'cause', 'seconds', 'silentMs', 'deadAfterMs'];
+    add(shown.flatMap((key) => (event[key] === undefined ? [] : [String(event[key])])).join(' '));
+  });
+  return { list, add };
+}
+
 async function ready(url: string): Promise<void> {
   while ((await fetch(`${url}/v2/health/ready`)).status !== 200) await setTimeout(100);
+}
+
+/** Resolves when the load has begun: npx may take its time. */
+async function answered(url: string): Promise<void> {
+  while (!(await (await fetch(`${url}/metrics`)).text()).includes('asteroid_requests_total{')) await setTimeout(100);
 }
 
 /** Asks one question after the other. */
@@ -133,10 +162,11 @@ async function check(
 ): Promise<void> {
   for (let index = first; !signal.aborted; index++) {
     const { body, wanted } = defined(questions[index % questions.length], 'a question');
-    const answer = await fetch(url, { method: 'POST', body });
-    if (answer.status !== 200) {
-      checked.failed++;
-      await answer.arrayBuffer();
+    const answer = await fetch(url, { method: 'POST', body }).catch(brokenBy);
+    if (typeof answer === 'string' || answer.status !== 200) {
+      const what = typeof answer === 'string' ? answer : String(answer.status);
+      checked.failed.set(what, (checked.failed.get(what) ?? 0) + 1);
+      if (typeof answer !== 'string') await answer.arrayBuffer();
       continue;
     }
     const { outputs } = (await answer.json()) as { outputs: readonly { data: readonly number[] }[] };
@@ -148,6 +178,13 @@ async function check(
     checked.answers++;
     if (!isRight) checked.wrong++;
   }
+}
+
+/** How a request's connection broke. */
+function brokenBy(error: unknown): string {
+  const { cause } = error as { readonly cause?: { readonly code?: string } };
+  if (cause?.code === undefined) throw error;
+  return cause.code;
 }
 
 /** Resident memory of the server, every two seconds. */
@@ -181,10 +218,16 @@ async function cannon(url: string, body: string): Promise<Load> {
   return JSON.parse(output) as Load;
 }
 
-function print(load: Load, checked: Checked, memory: readonly (readonly [number, number])[], changes: number): void {
+function print(
+  load: Load,
+  checked: Checked,
+  memory: readonly (readonly [number, number])[],
+  changes: number,
+  happened: readonly Happened[],
+): void {
   const at = (fraction: number): number => memory[Math.floor(fraction * (memory.length - 1))]?.[1] ?? 0;
   const memoryMiB = [0.1, 0.25, 0.5, 0.75, 1].map(at);
-  if (values.json) return console.log(JSON.stringify({ load, checked, memoryMiB, changes }));
+  if (values.json) return console.log(JSON.stringify({ load, checked, memoryMiB, changes, happened }));
   const { requests, latency, errors, timeouts, non2xx } = load;
   console.log(
     table(
@@ -194,12 +237,26 @@ function print(load: Load, checked: Checked, memory: readonly (readonly [number,
         ['answers', String(load['2xx'])],
         ['errors, time-outs, other statuses', `${errors}, ${timeouts}, ${non2xx}`],
         ['latency p50, p97.5, p99, largest (ms)', Object.values(pick(latency)).join(', ')],
-        ['compared, wrong, failed', `${checked.answers}, ${checked.wrong}, ${checked.failed}`],
+        ['compared, wrong, failed', `${checked.answers}, ${checked.wrong}, ${sum([...checked.failed.values()])}`],
+        [
+          'statuses of the load',
+          counts(Object.entries(load.statusCodeStats).map(([code, { count }]) => [code, count])),
+        ],
+        ['statuses that failed, of those compared', counts([...checked.failed])],
         ['changes of the layout', String(changes)],
         ['memory of the server at 10, 25, 50, 75, 100 % (MiB)', memoryMiB.map((mib) => mib.toFixed(0)).join(', ')],
       ],
     ),
   );
+  for (const [ms, what] of happened) console.log(`${(ms / 1000).toFixed(2).padStart(7)} s  ${what}`);
+}
+
+function sum(values: readonly number[]): number {
+  return values.reduce((total, value) => total + value, 0);
+}
+
+function counts(found: readonly (readonly [string | number, number])[]): string {
+  return found.map(([status, count]) => `${count} × ${status}`).join(', ') || 'none';
 }
 
 function pick({ p50, p97_5, p99, max }: Load['latency']): Readonly<Record<string, number>> {

@@ -4,7 +4,10 @@ import { CommanderError } from 'commander';
 import { InputError, ProtocolError, RunError } from '../errors.ts';
 import { createProgram } from './program.ts';
 
-/** Processes that commands start, whose code is in the command's bundle: it is compiled already (tools/bundle.mjs). */
+/**
+ * Processes that commands start, whose code is in the command's bundle: it is compiled already (tools/bundle.mjs).
+ * @public
+ */
 export const processes = {
   'profile-apart': (): Promise<unknown> => import('../runtime/host/profile-apart-entry.ts'),
 } as const;

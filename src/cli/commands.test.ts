@@ -100,6 +100,7 @@ const names = [
   'serve',
   'report',
   'curve',
+  'show',
   'drain',
   'eval',
   'predict',

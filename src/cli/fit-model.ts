@@ -3,13 +3,15 @@
 
 import { InputError } from '../errors.ts';
 import type { Graph } from '../graph/graph.ts';
+import { elementCount } from '../graph/tensor.ts';
 import { splitSpec } from '../models/options.ts';
 import { buildModel, isZooSpec, zoo } from '../models/zoo.ts';
 import type { Dataset } from '../training/data/dataset.ts';
 import type { PictureInput } from '../training/data/pictures/picture-form.ts';
 import type { TextInput } from '../training/data/texts/text-form.ts';
+import type { LossKind } from '../training/losses.ts';
 
-type Option = 'input' | 'classes';
+type Option = 'input' | 'classes' | 'features';
 
 /** The spec with this option, unless it has the option already or names no built-in model that takes it. */
 export function withOption(spec: string, option: Option, value: number | undefined): string {
@@ -21,9 +23,18 @@ export function withOption(spec: string, option: Option, value: number | undefin
   return `${spec}${options === '' ? (spec.includes(':') ? '' : ':') : ','}${option}=${value}`;
 }
 
-/** The spec of a model for this data set: with its number of classes, where these have names. */
-export function withClasses(spec: string, { classNames, classCount }: Dataset): string {
-  return withOption(spec, 'classes', classNames === undefined ? undefined : classCount);
+/**
+ * The spec of a model for this data set: with its number of classes, where these have names. A model for tables gets as
+ * many inputs as the rows have numbers, and as many outputs as there are classes, or labels to come near.
+ */
+export function withClasses(spec: string, dataset: Dataset, loss: LossKind): string {
+  const { classNames, classCount, labels, inputs, preparation } = dataset;
+  if (preparation?.kind !== 'table')
+    return withOption(spec, 'classes', classNames === undefined ? undefined : classCount);
+  const sized = withOption(spec, 'features', inputs[0]?.values.shape[1]);
+  if (sized === spec) return withOption(spec, 'classes', classNames === undefined ? undefined : classCount);
+  const isOfClasses = loss === 'cross-entropy' || loss === 'focal';
+  return withOption(sized, 'classes', isOfClasses ? classCount : elementCount(labels.values.shape.slice(1)));
 }
 
 /** A built-in model without weights, to see what it takes. */

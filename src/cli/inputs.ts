@@ -63,7 +63,7 @@ async function readPlainSubject(wished: TrainSettings): Promise<Subject> {
   const graph = fromFile?.graph ?? zooGraph(spec);
   const takes = { picture: pictureInputOf(graph), text: textInputOf(graph) };
   const loaded = await loadDataset(wished.data, { seed: wished.seed, settings: wished, ...takes });
-  const settings = { ...wished, model: withClasses(spec, loaded.train) };
+  const settings = { ...wished, model: withClasses(spec, loaded.train, wished.loss) };
   return fitted(settings, fromFile ?? (await readModel(settings)), takes, loaded);
 }
 

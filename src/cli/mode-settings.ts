@@ -48,9 +48,10 @@ export const modeSettings: Readonly<Record<ModeSetting, Setting>> = {
   },
   stalenessCorrection: {
     argument: 'NAME',
-    description: `async: what makes up for old weights: ${stalenessCorrections.join(' | ')}`,
+    description:
+      `async: what makes up for old weights: ${stalenessCorrections.join(' | ')} (default: nesterov; none with ` +
+      '--aggregate, --planner ftpipehd or without momentum)',
     schema: z.enum(stalenessCorrections),
-    default: 'none',
   },
   recovery: {
     argument: 'NAME',
@@ -90,7 +91,7 @@ export const modeSettings: Readonly<Record<ModeSetting, Setting>> = {
 
 /** Settings that do not go together, or with the mode. Throws InputError. */
 export function checkMode(settings: TrainSettings): void {
-  const { mode, plan, staleness, verticalSync, aggregate, stalenessCorrection } = settings;
+  const { mode, plan, staleness, verticalSync, aggregate, stalenessCorrection = 'none' } = settings;
   if (mode === 'async') checkAsynchronous(settings);
   if (mode === 'forward-gradient') checkForwardGradient(settings);
   if (mode === 'auto') checkAuto(settings);

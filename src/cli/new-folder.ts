@@ -28,6 +28,10 @@ const written = [
   'best.json',
   'evaluation.json',
   'report.html',
+  'labels.txt',
+  'data.json',
+  'tokenizer.json',
+  'tensorboard',
   'metrics.jsonl',
   'events.jsonl',
 ];
@@ -40,7 +44,7 @@ export async function makeRunFolder(out: string | undefined, onWarning: (message
   return {
     folder,
     async discard() {
-      for (const name of written) await rm(join(path, name), { force: true });
+      for (const name of written) await rm(join(path, name), { force: true, recursive: true });
       const made = [join(path, 'checkpoints'), ...upTo(path, absent ?? (out === undefined ? path : undefined))];
       for (const name of made) await rmdir(name).catch(() => {}); // not empty: it holds other files
     },

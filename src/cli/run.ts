@@ -20,6 +20,7 @@ import { makeRunFolder } from './new-folder.ts';
 import { interruptedExitCode, type Output } from './output.ts';
 import { keepResults, writeReport } from './results/keep-results.ts';
 import { printClasses } from './results/print-classes.ts';
+import { openBoard } from './results/tensorboard.ts';
 import type { TestResults } from './results/test-results.ts';
 import { settingsDocument } from './settings.ts';
 import { command, counted, duration, type Terminal } from './terminal.ts';
@@ -82,17 +83,20 @@ export async function runIn(
   let look: Look | undefined;
   if (!output.isJson) describeRun(run, output.terminal);
   const recorder = recordRun(folder);
+  const board = run.settings.tensorboard ? await openBoard(folder.path) : undefined;
   let roundCount = 0;
   let checkpointRound = run.machine.firstRound;
   const observe = (event: RunEvent): void => {
     if (event.kind === 'round') roundCount++;
     if (event.kind === 'checkpoint') checkpointRound = event.round;
     recorder.observe(event);
+    board?.observe(event);
     output.observe(event);
     look?.window?.observe(event);
   };
   const leave = async (): Promise<void> => {
     await look?.close();
+    await board?.close();
     await recorder.finish();
     if (roundCount === 0) await place.discard?.();
   };

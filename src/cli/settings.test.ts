@@ -56,7 +56,7 @@ test('defaults', () => {
     shuffle: true,
     verticalSync: true,
     aggregate: 0,
-    stalenessCorrection: 'none',
+    tensorboard: false,
     tangents: 1,
     tangent: 'rademacher',
     tangentScale: [],

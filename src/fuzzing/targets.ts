@@ -32,7 +32,7 @@ export const targets: readonly TargetEntry[] = [
   { name: 'request', share: 0.2, refusals: [ProtocolError], create: certificateRequestTarget },
   { name: 'inference', share: 5, refusals: [InputError], create: inferenceTarget },
   { name: 'command', share: 5, refusals: [InputError], create: commandTarget },
-  { name: 'recorded', share: 3, refusals: [], create: recordedTarget },
+  { name: 'recorded', share: 3, refusals: [InputError], create: recordedTarget },
   { name: 'onnx', share: 0.6, refusals: [InputError], create: onnxTarget },
   { name: 'safetensors', share: 10, refusals: [InputError], create: safetensorsTarget },
   { name: 'checkpoint', share: 0.8, refusals: [InputError], create: checkpointTarget },

@@ -15,6 +15,10 @@ export interface ModelOptions {
   /** Tokens of a sequence. */
   readonly sequence: number;
   readonly activation: 'relu' | 'tanh';
+  /** Numbers of a sample that is a row of a table. */
+  readonly features: number;
+  /** Widths of hidden layers, such as "128-64". */
+  readonly hidden: string;
 }
 
 /** Names of options. */
@@ -36,8 +40,17 @@ const readers: { readonly [K in OptionName]: Reader<ModelOptions[K]> } = {
     read: (text) => (/^\d*\.?\d+$/.test(text) && Number(text) < 1 ? Number(text) : undefined),
   },
   sequence: wholeNumber(512),
+  features: wholeNumber(1_000_000),
+  hidden: {
+    takes: 'widths of at most 32 layers from 1 to 65536, such as 128-64',
+    read: (text) => (/^\d{1,5}(-\d{1,5}){0,31}$/.test(text) && text.split('-').every(isWidth) ? text : undefined),
+  },
   activation: { takes: 'relu or tanh', read: (text) => (text === 'relu' || text === 'tanh' ? text : undefined) },
 };
+
+function isWidth(text: string): boolean {
+  return Number(text) >= 1 && Number(text) <= 65_536;
+}
 
 /** A spec's parts: the name as written, and the text after the colon. */
 export function splitSpec(spec: string): { readonly name: string; readonly options: string } {

@@ -33,6 +33,7 @@ const published: readonly (readonly [spec: string, parameterCount: number, layer
   ['deit-tiny', 5_717_416, 98],
   ['deit-small', 22_050_664, 98],
   ['deit-base', 86_567_656, 98],
+  ['mlp', 2_176 + 8_256 + 130, 3],
   // Sums of the tables' shapes, for 28x28 grey images and ten classes.
   ['conv-s', 832 + 6_273_000 + 10_010, 4],
   ['conv-l', 1_568_000 + 1_984 + 20_490, 11],

@@ -8,6 +8,7 @@ import { convL, convS, fcL, fcS } from './asyncfgd.ts';
 import { type BertConfig, bert, bertBaseConfig, bertLargeConfig, bertSmallConfig } from './bert.ts';
 import { digits } from './digits.ts';
 import { efficientNet, efficientNetStages } from './efficientnet.ts';
+import { mlp } from './mlp.ts';
 import { mnasNet } from './mnasnet.ts';
 import { mobileNetV2, mobileNetV2CifarConfig, mobileNetV2Config } from './mobilenet-v2.ts';
 import { mobileNetV3Small } from './mobilenet-v3.ts';
@@ -73,6 +74,8 @@ const everyOption: ModelOptions = {
   dropout: 0,
   sequence: 128,
   activation: 'relu',
+  features: 16,
+  hidden: '128-64',
 };
 const imageNet = { input: 224, channels: 3, classes: 1000 };
 const small = { input: 28, channels: 1, classes: 10, activation: 'relu' } as const;
@@ -159,6 +162,15 @@ const entries: ReadonlyMap<string, Entry> = new Map<string, Entry>([
   ['deit-tiny', vitEntry('DeiT-Ti/16', deitTinyConfig)],
   ['deit-small', vitEntry('DeiT-S/16', deitSmallConfig)],
   ['deit-base', vitEntry('DeiT-B/16', vitBaseConfig)],
+  [
+    'mlp',
+    {
+      summary: 'fully connected layers for the rows of a table',
+      defaults: { features: 16, hidden: '128-64', classes: 2, dropout: 0, activation: 'relu' },
+      input: ({ features }) => ({ name: 'input', type: 'float32', shape: [features] }),
+      build: mlp,
+    },
+  ],
   ['conv-s', { summary: "AsyncFGD's ConvS", defaults: small, build: convS }],
   ['conv-l', { summary: "AsyncFGD's ConvL", defaults: small, build: convL }],
   ['fc-s', { summary: "AsyncFGD's FCS", defaults: small, build: fcS }],

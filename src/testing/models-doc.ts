@@ -41,6 +41,8 @@ const tail = `
 | \`classes\` | outputs of the head |
 | \`dropout\` | how often dropout zeroes an element in training; 0 leaves it out |
 | \`sequence\` | tokens of a sequence, at most 512 |
+| \`features\` | numbers of a row; those of the data, where the model is trained on a table |
+| \`hidden\` | widths of hidden layers, such as \`256-128-64\` |
 | \`activation\` | \`relu\` or \`tanh\` |
 
 ## What they are

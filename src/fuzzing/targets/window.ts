@@ -1,6 +1,7 @@
 // What reaches the window: commands of a page, and lines of a run's folder, which its view takes in.
 
 import assert from 'node:assert/strict';
+import { InputError } from '../../errors.ts';
 import type { Random } from '../../random.ts';
 import { type Command, parseCommand } from '../../window/messages.ts';
 import { recordedEvent, recordedRound } from '../../window/recorded.ts';
@@ -63,6 +64,7 @@ export function recordedTarget(): Target<unknown> {
       const told = recordedEvent(line);
       if (told !== undefined) apply(view, told.event, told.atMs);
       const round = recordedRound(line);
+      if (told === undefined && round === undefined) throw new InputError('This is no line of a run.');
       if (round === undefined) return;
       const { loss, ...others } = round;
       const metrics = { ...others, epoch: 0, loss: loss ?? Number.NaN };

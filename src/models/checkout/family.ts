@@ -120,8 +120,3 @@ export function paddingMask(b: GraphBuilder, attentionMask: string): string {
   const added = b.mul(hidden, b.scalarLike(hidden, unseen));
   return b.reshape(added, ['N', 1, 1, b.size(attentionMask, 1)]);
 }
-
-/** Normalization over the last axis. */
-export function layerNorm(b: GraphBuilder, x: string, name: string, epsilon: number): string {
-  return b.layerNorm(x, { name, epsilon });
-}

@@ -4,7 +4,6 @@
 
 import type { Plan } from '../../cluster/cluster.ts';
 import { InputError } from '../../errors.ts';
-import { scheduleOf } from '../../schedule/schedules.ts';
 import type { Drift } from '../knowledge/layout-planner.ts';
 import { isRepartitionDue, type RecoveryPolicy, recoveryPolicies } from '../knowledge/recovery-policies.ts';
 import type { Proposal } from '../protocol/layout-change.ts';
@@ -155,9 +154,9 @@ export class DecisionsAtLeisure {
     }
   }
 
+  /** Devices are judged by what they computed for a round, not by its time, which says nothing where rounds overlap. */
   #watchDrift(results: Readonly<Record<string, RoundResult>>): void {
     const { planner, state } = this.#context;
-    if (this.#isStreaming()) return;
     const drift = state.plan && planner.computed(results, state.plan);
     if (drift !== undefined) this.drifted(drift);
     for (const [device, peer] of planner.linksToMeasure(this.#devices()))
@@ -166,12 +165,6 @@ export class DecisionsAtLeisure {
 
   get #recovery(): RecoveryPolicy {
     return this.#context.options.recovery ?? recoveryPolicies.asteroid;
-  }
-
-  /** Whether rounds overlap: what they take says nothing of single rounds. */
-  #isStreaming(): boolean {
-    const { plan } = this.#context.state;
-    return plan !== undefined && scheduleOf(plan.schedule).isStream;
   }
 
   /** Devices that may be given work. */

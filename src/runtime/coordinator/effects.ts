@@ -67,8 +67,11 @@ const handlers: {
     // What was found in a hurry may be improved at leisure.
     if (lost.length > 0) decisions.reconsider();
   },
-  'stream-begins': ({ context }, { plan, round }) =>
-    context.observe({ kind: 'stream', round, staleness: stalenessOf(plan) }),
+  'stream-begins'({ context }, { plan, round }) {
+    const { stalenessCorrection } = context.options.subject.training;
+    const corrected = stalenessCorrection === undefined ? {} : { correction: stalenessCorrection };
+    context.observe({ kind: 'stream', round, staleness: stalenessOf(plan), ...corrected });
+  },
   'learning-rate-changes': ({ context }, { round, factor }) =>
     context.observe({ kind: 'learning-rate', round, factor }),
   replicated: ({ context }, { round }) => context.observe({ kind: 'replicated', round }),

@@ -175,6 +175,18 @@ test('a full queue is 429, a pipeline that fails or is not ready 503, no answer 
   };
   assert.equal(await ask({ infer: never, timeoutMs: 50 }), 504);
   assert.equal(signals[0]?.aborted, true, 'nobody computes for a request that was given up');
+  const queued: InferenceServerOptions['infer'] = (_, signal) =>
+    new Promise((_resolve, reject) => {
+      signal.addEventListener('abort', () => reject(new Error('given up')));
+    });
+  assert.equal(await ask({ infer: queued, timeoutMs: 50 }), 504, 'also where it leaves a queue');
+});
+
+test('a connection without a request outlives the pauses of clients and proxies', async () => {
+  const { url } = await start();
+  const { headers } = await fetch(`${url}/v2/health/live`);
+  // Node's own 5 s are less than a client on a busy machine may need for its next request, which the close would cross.
+  assert.equal(headers.get('keep-alive'), 'timeout=75');
 });
 
 test('a drain answers what has come, and takes no more', async () => {

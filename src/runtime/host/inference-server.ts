@@ -66,6 +66,11 @@ class Refusal extends Error {
 const bodiesAtOnce = 16;
 const headersTimeoutMs = 10_000;
 const lookForLateMs = 1000;
+/**
+ * How long a connection may stay without a request. Longer than proxies and clients keep one, so that it is they who
+ * close it: a request that crosses the close on its way is lost.
+ */
+const keepAliveMs = 75_000;
 const headerLengthName = 'inference-header-content-length';
 
 /** Listens. Rejects with InputError where the address is taken or is not of this machine. */
@@ -81,6 +86,7 @@ export async function startInferenceServer(options: InferenceServerOptions): Pro
   const timeouts = {
     requestTimeout: timeoutMs,
     headersTimeout: Math.min(headersTimeoutMs, timeoutMs),
+    keepAliveTimeout: keepAliveMs,
     // Node looks for late requests every 30 s unless told otherwise.
     connectionsCheckingInterval: Math.min(lookForLateMs, timeoutMs / 2),
   };
@@ -229,8 +235,9 @@ async function infer(
   let timer: NodeJS.Timeout | undefined;
   const late = new Promise<never>((_, reject) => {
     timer = setTimeout(() => {
-      given.abort();
+      // First the reason: what is given up rejects too, and the first rejection is the answer.
       reject(new Refusal(504, `There was no answer within ${timeoutMs / 1000} s.`));
+      given.abort();
     }, timeoutMs);
   });
   try {

@@ -5,6 +5,7 @@ import { deviceFacts } from '../../engine/node/host-node.ts';
 import type { Graph } from '../../graph/graph.ts';
 import type { RunFolder } from '../../storage/run-folder.ts';
 import type { Dataset } from '../../training/data/dataset.ts';
+import type { Observer } from '../protocol/events.ts';
 import { type EvaluateOptions, type Evaluation, evaluateOn } from '../run/evaluate.ts';
 import { type PredictOptions, predictOn } from '../run/predict.ts';
 import { type PreparedRun, prepareRunOn, type SessionInput } from '../run/prepare.ts';
@@ -59,7 +60,14 @@ export function verifyRun(
   onPart: (part: 'distributed' | 'single') => void,
 ): Promise<Comparison | undefined> {
   const { createEngine } = host;
-  const runPart = (part: SessionInput): Promise<SessionResult> => runSession(part, environment);
+  const runPart = (part: SessionInput, alsoObserve: Observer): Promise<SessionResult> =>
+    runSession(part, {
+      ...environment,
+      observe: (event) => {
+        environment.observe(event);
+        alsoObserve(event);
+      },
+    });
   return verifyWith({ runSession: runPart, prepareRun, createEngine, signal: environment.signal }, input, onPart);
 }
 

@@ -89,13 +89,14 @@ export function memoryLoweredText({ device, fromMiB, toMiB }: Event<'memory-lowe
   return `${device} was killed by its system for lack of memory: ${consequence}`;
 }
 
-function streamText({ round, staleness }: Event<'stream'>): string {
+function streamText({ round, staleness, correction }: Event<'stream'>): string {
   const [first = 0] = staleness;
   if (staleness.every((own) => own === 0)) return `from round ${round} on rounds follow each other`;
   const behind = staleness.every((own) => own === first)
     ? counted(first, 'round')
     : `${staleness.join(', ')} rounds, by stage`;
-  return `from round ${round} on rounds overlap, with weights that lag behind by ${behind}`;
+  const remedy = correction === undefined ? '' : `; --staleness-correction ${correction} makes up for it`;
+  return `from round ${round} on rounds overlap, with weights that lag behind by ${behind}${remedy}`;
 }
 
 function relayedText({ between: [one, other] }: Event<'relayed'>): string {

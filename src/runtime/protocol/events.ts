@@ -110,9 +110,15 @@ export type RunEvent =
   | { readonly kind: 'recovered'; readonly cause: string; readonly round: number; readonly seconds: number }
   /**
    * A layout whose rounds overlap begins, after `round` rounds: round t of a stage computes with version
-   * max(round, t − its staleness) of the weights, version n being the state after n rounds.
+   * max(round, t − its staleness) of the weights, version n being the state after n rounds. `correction`: what makes up
+   * for old weights, if anything does.
    */
-  | { readonly kind: 'stream'; readonly round: number; readonly staleness: readonly number[] }
+  | {
+      readonly kind: 'stream';
+      readonly round: number;
+      readonly staleness: readonly number[];
+      readonly correction?: string;
+    }
   /**
    * Devices are ready for the layouts that the loss of any one of them would lead to, `seconds` after their own layout
    * began.

@@ -48,8 +48,6 @@ export interface DelayedRun {
   readonly aggregateEvery?: number;
   /** Default: none. */
   readonly correction?: StalenessCorrection;
-  /** Whether the stream begins anew with a round, from the version that there is then. Default: never. */
-  readonly beginsAnew?: (round: number) => boolean;
   /** Once it is aborted, no further round begins. */
   readonly signal?: AbortSignal;
 }
@@ -103,7 +101,7 @@ export class DelayedTraining {
   readonly #optimizer: Values = {};
   #round: number;
   /** The version that the stream began with. */
-  #first: number;
+  readonly #first: number;
 
   private constructor(
     engine: Engine,
@@ -150,8 +148,7 @@ export class DelayedTraining {
   /** Computes the next round. The loss is that of the versions that it read. */
   async next(): Promise<{ readonly loss: number; readonly correctCount: number }> {
     const round = this.#round;
-    const { config, beginsAnew } = this.#run;
-    if (beginsAnew?.(round) === true) this.#first = round;
+    const { config } = this.#run;
     const { gradients, loss, correctCount } = await this.#gradientsOf(round);
     const batch = batchAt(config, round);
     const gradientScale = await this.#scaleOf(round, gradients);

@@ -154,7 +154,7 @@ test('a straight pipeline gives the very same bits, batch normalization included
   }
 });
 
-test('frozen layers: as on one device, frozen weights and statistics bit for bit, no gradients sent to frozen stages', {
+test('frozen layers: as on one device, frozen statistics bit for bit, neither weights nor gradients sent', {
   timeout,
 }, async () => {
   const cases: readonly [TestNet, readonly string[], Partial<HandPlan>, number][] = [
@@ -186,8 +186,7 @@ test('frozen layers: as on one device, frozen weights and statistics bit for bit
     assert.equal(times.includes('a forward'), true);
     assert.equal(times.includes('a backward'), count === 0, net.graph.name);
     const { state } = await runCluster({ ...run, plan: layout });
-    for (const name of frozen)
-      assert.deepEqual(state.parameter.get(name)?.data, run.subject.state.parameter.get(name)?.data, name);
+    for (const name of frozen) assert.equal(state.parameter.has(name), false, `${name} stays the model's`);
     for (const [name, value] of state.buffer) {
       const isFrozen = frozen.includes(name.replace(/running_.*/, 'weight'));
       assert.equal(Buffer.compare(bytes(value), bytes(run.subject.state.buffer.get(name))) === 0, isFrozen, name);

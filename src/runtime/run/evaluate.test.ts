@@ -77,9 +77,13 @@ test('ONNX Runtime finds the same', async () => {
 test('mse has a loss and no accuracy', async () => {
   const inputs = inputField('x', tensor('float32', [2, 2], [1.5, 0.5, 0.5, 1.5]), 'x.npy');
   const targets = labelField(tensor('float32', [2, 2], [1, -1, 0, 0]), 'y.npy');
-  const found = await evaluate(net(), createDataset('data', [inputs], targets), { ...options, loss: 'mse' });
+  const { details, ...found } = await evaluate(net(), createDataset('data', [inputs], targets), {
+    ...options,
+    loss: 'mse',
+  });
   // Logits (1, −1) and (−1, 1): no error, then a mean of 1.
   assert.deepEqual(found, { accuracy: null, loss: 0.5, sampleCount: 2 });
+  assert.deepEqual([details?.meanAbsoluteError, details?.r2], [0.5, -1]);
 });
 
 test('a model exported for one batch size is tested on as many samples, the rest filled up', async () => {

@@ -31,7 +31,7 @@ import { batchesOf, batchOrder, comingRestSize, leftOut } from './batches.ts';
 import { checkBest } from './best-metric.ts';
 import { trainedLayers } from './fine-tuning.ts';
 import type { LoadedModel } from './loaded-model.ts';
-import { autoSchedule, recoveryOf, type TrainSettings } from './settings.ts';
+import { autoSchedule, correctionIn, recoveryOf, type TrainSettings } from './settings.ts';
 import { bindToModel, labelCut, sizedByData, withSoftening } from './subject.ts';
 import { tangentScales } from './tangent-scales.ts';
 
@@ -79,6 +79,7 @@ export function prepareRunOn(checkHost: HostCheck, input: SessionInput): Prepare
   const hasIgnored = dataset.labels.ignored !== undefined;
   const training = {
     ...trainingSpec(settings, sequence, { frozen, hasIgnored, restSize: comingRestSize(order, settings) }),
+    ...correctionOf(input),
     ...forwardGradientOf(input, sequence, roundsPerEpoch(order)),
   };
   const state = checkpoint === undefined ? initialRunState(sequence) : resumedState(sequence, checkpoint, frozen);
@@ -172,8 +173,14 @@ function trainingSpec(
     ...(settings.recompute === 'none' || settings.strict ? {} : { recompute: settings.recompute }),
     ...(settings.strict ? { grain: grainOf(settings, sequence) } : {}),
     ...(settings.aggregate > 0 ? { aggregate: settings.aggregate } : {}),
-    ...(settings.stalenessCorrection === 'none' ? {} : { stalenessCorrection: settings.stalenessCorrection }),
   };
+}
+
+/** What makes up for old weights where rounds overlap, or may; nothing elsewhere. */
+function correctionOf({ settings, plan }: SessionInput): Pick<TrainingSpec, 'stalenessCorrection'> {
+  const isStream = (settings.mode ?? plan?.schedule) === 'async' || settings.mode === 'auto';
+  const correction = correctionIn(settings);
+  return isStream && correction !== 'none' ? { stalenessCorrection: correction } : {};
 }
 
 /** What a run by forward gradients needs besides; nothing for others. */
@@ -275,7 +282,7 @@ function checkPlanMode({ schedule }: Plan, { mode, ...settings }: TrainSettings)
     );
   if (isStream) return;
   const { staleness, verticalSync, aggregate, stalenessCorrection } = settings;
-  if (staleness !== undefined || !verticalSync || aggregate > 0 || stalenessCorrection !== 'none')
+  if (staleness !== undefined || !verticalSync || aggregate > 0 || (stalenessCorrection ?? 'none') !== 'none')
     throw new InputError(
       `The plan has schedule "${schedule}", whose rounds do not overlap: leave out --staleness and what belongs to it.`,
     );

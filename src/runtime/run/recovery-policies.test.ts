@@ -10,13 +10,14 @@ import { createReferenceEngine } from '../../engine/reference.ts';
 import { plan } from '../../planner/plan.ts';
 import { createRandom } from '../../random.ts';
 import { withStaleness } from '../../schedule/staleness.ts';
-import { delayedOracle, StreamParts } from '../../testing/delayed-oracle.ts';
+import { delayedOracle } from '../../testing/delayed-oracle.ts';
 import { difference, type MemoryCluster, type MemoryRun, startCluster } from '../../testing/memory-cluster.ts';
 import { batches, chainOfLinears, subjectOf, type TestNet } from '../../testing/training-subjects.ts';
 import { createVirtualClock, type VirtualClock } from '../../testing/virtual-clock.ts';
 import type { ProfileCache } from '../device/measure/cached-profile.ts';
 import { type RecoveryPolicy, recoveryPolicies } from '../knowledge/recovery-policies.ts';
 import type { RunEvent } from '../protocol/events.ts';
+import { StreamParts } from './delayed-streams.ts';
 
 const timeout = 120_000;
 /** Seven layers that take no time: the work here is what happens between them. */

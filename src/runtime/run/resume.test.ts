@@ -95,22 +95,21 @@ test('a run goes on with another plan, and as one device, within the rounding of
   }
 });
 
-test('a checkpoint holds every parameter, buffer and piece of optimizer state once, in its shape', {
+test('a checkpoint holds every trained parameter, buffer and piece of optimizer state once, in its shape', {
   timeout,
 }, async () => {
   const run = runOf(batchNormNet(), hybrid, { optimizer: { ...sgd, kind: 'adam' }, frozen: ['a.weight'] });
   const { state } = await runCluster(run);
   const { graph } = run.subject.sequence;
-  assert.deepEqual([...state.parameter.keys()].sort(), [...graph.parameters].sort());
-  assert.deepEqual([...state.buffer.keys()].sort(), [...graph.buffers].sort());
   const trained = graph.parameters.filter((name) => name !== 'a.weight');
+  assert.deepEqual([...state.parameter.keys()].sort(), [...trained].sort());
+  assert.deepEqual([...state.buffer.keys()].sort(), [...graph.buffers].sort());
   assert.deepEqual(
     [...state.optimizer.keys()].sort(),
     trained.flatMap((name) => [`${name}/mean`, `${name}/variance`]).sort(),
   );
   for (const [name, { shape }] of [...state.parameter, ...state.buffer])
     assert.deepEqual(shape, graph.initializers.get(name)?.shape);
-  assert.deepEqual(state.parameter.get('a.weight')?.data, graph.initializers.get('a.weight')?.data);
 });
 
 test('training here leaves the state that it began with untouched', { timeout }, async () => {

@@ -35,6 +35,8 @@ export interface TrainSettings extends DataSettings {
   readonly keepBest?: BestMetric;
   /** Training ends after so many tests without a better one. */
   readonly patience?: number;
+  /** Metrics are written as TensorBoard reads them, too. */
+  readonly tensorboard: boolean;
   readonly batch: number;
   /** The samples that do not fill a last batch of an epoch are left out of it. */
   readonly dropLast: boolean;
@@ -83,8 +85,8 @@ export interface TrainSettings extends DataSettings {
    * K of FTPipeHD's weight aggregation: a stage with n versions averages them every K · n updates; 0: never.
    */
   readonly aggregate: number;
-  /** Of an asynchronous run: what makes up for weights that lag behind. */
-  readonly stalenessCorrection: StalenessCorrection;
+  /** Of an asynchronous run: what makes up for weights that lag behind. Absent: see `correctionIn`. */
+  readonly stalenessCorrection?: StalenessCorrection;
   /** Of forward gradients: directions of a round, how they are drawn, and `PATTERN=ALPHA[:EPOCHS]` that scale them. */
   readonly tangents: number;
   readonly tangent: NoiseKind;
@@ -137,4 +139,18 @@ export interface TrainSettings extends DataSettings {
 export function recoveryOf({ recovery, mode, planner }: TrainSettings): RecoveryPolicy {
   const isTheirs = mode === 'async' && planner === 'ftpipehd';
   return recoveryPolicies[recovery ?? (isTheirs ? 'ftpipehd' : 'asteroid')];
+}
+
+/**
+ * What makes up for old weights in an asynchronous run: nesterov, which was never worse than nothing
+ * (bench/results/2026-11-28-async-accuracy.md), unless another is asked for, by name or by the papers' own remedies
+ * (aggregation, FTPipeHD's planner), or the optimizer has no momentum.
+ */
+export function correctionIn(
+  settings: Pick<TrainSettings, 'stalenessCorrection' | 'aggregate' | 'planner' | 'optimizer' | 'momentum'>,
+): StalenessCorrection {
+  const { stalenessCorrection, aggregate, planner, optimizer, momentum } = settings;
+  if (stalenessCorrection !== undefined) return stalenessCorrection;
+  const hasOther = aggregate > 0 || planner === 'ftpipehd';
+  return hasOther || (optimizer === 'sgd' && momentum === 0) ? 'none' : 'nesterov';
 }

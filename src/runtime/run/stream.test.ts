@@ -9,7 +9,7 @@ import { forwardOnlyCount } from '../../graph/layers.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 import { createRandom } from '../../random.ts';
 import { type StalenessWish, withStaleness } from '../../schedule/staleness.ts';
-import { delayedOracle, StreamParts } from '../../testing/delayed-oracle.ts';
+import { delayedOracle } from '../../testing/delayed-oracle.ts';
 import { handPlan } from '../../testing/hand-plans.ts';
 import { difference, type MemoryRun, runCluster, startCluster } from '../../testing/memory-cluster.ts';
 import {
@@ -26,6 +26,7 @@ import { clipScale } from '../../training/clipping.ts';
 import type { MachineConfig } from '../coordinator/machine-types.ts';
 import { sliceSamples } from '../device/samples.ts';
 import type { TrainingSpec } from '../protocol/training-spec.ts';
+import { StreamParts } from './delayed-streams.ts';
 
 const timeout = 300_000;
 const endRound = 8;

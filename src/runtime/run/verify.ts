@@ -1,16 +1,14 @@
 // Is a distributed run the same as training on one device? Runs both from the same weights and data and compares every
-// loss and the final state. Where rounds overlap, the one device computes with weights as old as the plan has them
-// (delayed-training.ts).
+// loss and the final state. Where rounds overlap, the one device computes with weights as old as the run's plans have
+// them (delayed-streams.ts).
 
 import { defined } from '../../assert.ts';
-import type { Plan } from '../../cluster/cluster.ts';
 import { elementCount, type Tensor } from '../../graph/tensor.ts';
-import { scheduleOf } from '../../schedule/schedules.ts';
-import { stalenessOf } from '../../schedule/staleness.ts';
 import { gather } from '../../training/data/dataset.ts';
 import { batchIndices } from '../../training/data/order.ts';
-import { isBoundary } from '../coordinator/rounds.ts';
-import { type DelayedResult, trainDelayed } from './delayed-training.ts';
+import type { Observer } from '../protocol/events.ts';
+import { type StreamPart, StreamParts, trainStreams } from './delayed-streams.ts';
+import type { DelayedResult } from './delayed-training.ts';
 import type { EngineFactory } from './evaluate.ts';
 import type { PreparedRun, SessionInput } from './prepare.ts';
 import type { SessionResult } from './session.ts';
@@ -30,7 +28,8 @@ export interface Comparison {
 
 /** What a comparison runs with. */
 export interface VerifyHost {
-  runSession(input: SessionInput): Promise<SessionResult>;
+  /** `observe` is told of everything, besides the caller's own observer. */
+  runSession(input: SessionInput, observe: Observer): Promise<SessionResult>;
   prepareRun(input: SessionInput): PreparedRun;
   readonly createEngine: EngineFactory;
   /** Aborted by Ctrl-C. */
@@ -46,40 +45,43 @@ export async function verifyWith(
   input: SessionInput,
   onPart: (part: 'distributed' | 'single') => void,
 ): Promise<Comparison | undefined> {
+  const streams = new StreamParts();
+  let recorded = 0;
+  const noted: Observer = (event) => {
+    if (event.kind === 'round') recorded = event.metrics.round + 1;
+    streams.observe(event, recorded);
+  };
   onPart('distributed');
-  const distributed = await host.runSession(input);
+  const distributed = await host.runSession(input, noted);
   if (distributed.stopped) return undefined;
   onPart('single');
   const plan = defined(distributed.plan, 'the plan of a run that ended');
   const settings = { ...input.settings, workers: 0, remote: 0, microBatch: plan.microBatchSize };
   const { plan: _, cluster: __, ...rest } = input;
   const alone = { ...rest, settings };
-  const single = await (scheduleOf(plan.schedule).isStream ? runDelayed(host, alone, plan) : host.runSession(alone));
+  const isStream = streams.parts.length > 0;
+  const single = await (isStream ? runDelayed(host, alone, streams.parts) : host.runSession(alone, () => {}));
   return single.stopped ? undefined : compare(distributed, single);
 }
 
-/** The rounds on one device, with the versions of weights that the plan's stages read. */
+/** The rounds on one device, with the versions of weights that the stages of the run's streams read. */
 async function runDelayed(
   { prepareRun, createEngine, signal }: VerifyHost,
   input: SessionInput,
-  plan: Plan,
+  parts: readonly StreamPart[],
 ): Promise<DelayedResult & Pick<SessionResult, 'stopped'>> {
   const { subject, machine, dataset, order, settings } = prepareRun(input);
-  const staleness = stalenessOf(plan);
   const engine = await createEngine({ engine: settings.engine, threadCount: settings.threads });
   try {
-    const result = await trainDelayed(engine, {
+    const run: Parameters<typeof trainStreams>[1] = {
       subject,
       config: machine,
       batch: (round) => gather(dataset, batchIndices(order, round)),
-      microBatchSize: plan.microBatchSize,
-      stages: plan.stages.map(({ layers }, stage) => ({ layers, staleness: defined(staleness[stage], 'staleness') })),
       aggregateEvery: settings.aggregate,
-      correction: settings.stalenessCorrection,
-      beginsAnew: (round) => scheduleOf(plan.schedule).gradients === 'tangent' && isBoundary(machine, round),
+      correction: subject.training.stalenessCorrection ?? 'none',
       signal,
-    });
-    return { ...result, stopped: signal.aborted };
+    };
+    return { ...(await trainStreams(engine, run, parts)), stopped: signal.aborted };
   } finally {
     await engine.close();
   }

@@ -57,12 +57,13 @@ export async function loadDataset(spec: string, options: LoadOptions = {}): Prom
   const { seed = 0, settings = defaultDataSettings } = options;
   const parsed = parseDataSpec(spec);
   checkSettings(parsed.kind, settings);
-  const loaded = await load(parsed, { ...options, settings }, seed);
+  const testPart = settings.evalSplit === 0 ? undefined : { fraction: settings.evalSplit, seed };
+  const loaded = await load(parsed, { ...options, settings, testPart }, seed);
   if (loaded.test !== undefined || settings.evalSplit === 0) return loaded;
   return { ...loaded, ...split(loaded.train, settings.evalSplit, seed) };
 }
 
-type Loading = LoadOptions & Required<Pick<LoadOptions, 'settings'>>;
+type Loading = LoadOptions & Required<Pick<LoadOptions, 'settings'>> & Pick<TableTask, 'testPart'>;
 
 async function load(spec: DataSpec, options: Loading, seed: number): Promise<Datasets> {
   const { disk = nodeDisk, settings, picture = {}, classNames, preparation } = options;
@@ -120,16 +121,20 @@ async function load(spec: DataSpec, options: Loading, seed: number): Promise<Dat
       return makeSyntheticTokens(spec, seed);
     case 'mix': {
       const parts = spec.parts.map(async ({ spec: own, share, text }) => ({
-        ...{ data: await load(own, options, seed), share, text },
+        ...{ data: await load(own, { ...options, testPart: undefined }, seed), share, text },
       }));
       return mix(await Promise.all(parts), seed);
     }
   }
 }
 
-function tableTask({ settings, preparation, classNames }: Loading, labelColumn: string | undefined): TableTask {
+function tableTask(
+  { settings, preparation, classNames, testPart }: Loading,
+  labelColumn: string | undefined,
+): TableTask {
   const { label = labelColumn, columns, standardize } = settings;
   return {
+    testPart,
     standardizes: standardize,
     ...(label === undefined ? {} : { labels: label.split(',') }),
     ...(columns === undefined ? {} : { columns: columns.split(',') }),

@@ -106,6 +106,36 @@ test('numbers are standardised, texts become categories, missing values are said
   assert.deepEqual(rounded(toNumbers(rows ?? assert.fail())), rounded([scale, 1, 0, 0, 0, 0]));
 });
 
+test('statistics and categories are those of the rows to train on, whatever the rows to test on hold', async () => {
+  // Ages 0 to 9, one city each; both parts together are all rows.
+  const rows = Array.from({ length: 10 }, (_, row) => `${row},c${row},${row % 2 === 0 ? 'no' : 'yes'}\n`);
+  const parts = await load(`age,city,label\n${rows.join('')}`, {
+    standardizes: true,
+    testPart: { fraction: 0.4, seed: 3 },
+  });
+  const { train, test: tested } = parts;
+  assert.ok(train.preparation?.kind === 'table' && tested !== undefined);
+  assert.deepEqual([train.sampleCount, tested.sampleCount], [6, 4]);
+  const ages = [...(train.rows ?? [])];
+  assert.deepEqual(
+    [...ages, ...(tested.rows ?? [])].sort((a, b) => a - b),
+    [0, 1, 2, 3, 4, 5, 6, 7, 8, 9],
+  );
+  const mean = ages.reduce((sum, age) => sum + age, 0) / 6;
+  const deviation = Math.sqrt(ages.reduce((sum, age) => sum + (age - mean) ** 2, 0) / 6);
+  const [age, city] = train.preparation.form.columns;
+  assert.ok(age?.kind === 'number' && city?.kind === 'category');
+  assert.ok(Math.abs(age.mean - mean) < 1e-12 && Math.abs(age.deviation - deviation) < 1e-12);
+  assert.ok(mean !== 4.5, 'the test rows would not be missed');
+  assert.deepEqual(
+    city.values,
+    ages.map((value) => `c${value}`),
+  );
+  const [input] = gather(tested, Uint32Array.of(0)).inputs;
+  const first = tested.rows?.[0] ?? 0;
+  assert.ok(Math.abs((toNumbers(input ?? assert.fail())[0] ?? 0) - (first - mean) / deviation) < 1e-6);
+});
+
 test('what is no such table is one sentence with its line', async () => {
   const cases: readonly (readonly [text: string, message: string, task?: Partial<TableTask>])[] = [
     ['', 't.csv is empty; a table with one line a sample is needed.'],

@@ -5,6 +5,7 @@ import { InputError } from '../../../errors.ts';
 import { type Tensor, wrap } from '../../../graph/tensor.ts';
 import type { Datasets } from '../arrays.ts';
 import { createDataset, type Dataset, inferClassCount, inputField, labelField } from '../dataset.ts';
+import { split } from '../split.ts';
 import { type Column, columnOf, type NumberColumn, type Table } from './table.ts';
 import type { ColumnForm, TableForm } from './table-form.ts';
 import { labelsOf, severalLabels, textsOf } from './table-labels.ts';
@@ -20,6 +21,8 @@ export interface TableTask {
   /** Forms and class names of a trained model, by which to make these samples. */
   readonly form?: TableForm;
   readonly classNames?: readonly string[];
+  /** Rows to set apart for testing (split.ts): statistics and categories are those of the other rows. */
+  readonly testPart?: { readonly fraction: number; readonly seed: number } | undefined;
 }
 
 const labelNames: readonly string[] = ['label', 'labels', 'target', 'class', 'y'];
@@ -31,21 +34,24 @@ export function tableDataset(table: Table, task: TableTask): Datasets {
   const labels = labelColumns(table, task);
   const inputs = inputColumns(table, task, labels);
   if (inputs.length === 0) throw new InputError(`${table.source} has no column beside the label to learn from.`);
-  const form = task.form ?? { columns: inputs.map((column) => formOf(table, column, task.standardizes)) };
   const found =
     labels.length === 1 ? labelsOf(table, labels[0] as Column, task.classNames) : severalLabels(table, labels);
   const { field: labelTensor, classNames } = found;
   const label = labelField(labelTensor, table.source);
-  const input = inputField('input', inputsOf(table, form), table.source);
   const classCount = classNames?.length ?? inferClassCount(label);
+  const { testPart } = task;
+  const labelled = createDataset(table.source, [], label, classCount);
+  const parts = testPart === undefined ? undefined : split(labelled, testPart.fraction, testPart.seed);
+  const form = task.form ?? formOf(table, inputs, parts?.train.rows, task.standardizes);
+  const input = inputField('input', inputsOf(table, form), table.source);
   const dataset = createDataset(table.source, [input], label, classCount);
   const named = classNames === undefined ? {} : { classNames };
   const { lineOf } = table;
   const rowName = (row: number): string => `line ${lineOf(row)}`;
-  return {
-    train: { ...dataset, ...named, preparation: { kind: 'table', form }, rowName },
-    findings: findingsOf(inputs),
-  };
+  const whole: Dataset = { ...dataset, ...named, preparation: { kind: 'table', form }, rowName };
+  const part = ({ rows, sampleCount }: Dataset): Dataset => ({ ...whole, ...(rows && { rows }), sampleCount });
+  const datasets = parts === undefined ? { train: whole } : { train: part(parts.train), test: part(parts.test) };
+  return { ...datasets, findings: findingsOf(inputs) };
 }
 
 /** Rows without labels, made in a trained model's form. Throws InputError for a table without its columns. */
@@ -67,15 +73,26 @@ function inputColumns(table: Table, { columns, form }: TableTask, labels: readon
   return table.columns.filter((column) => !labels.includes(column));
 }
 
-function formOf({ source, rowCount }: Table, column: Column, standardizes: boolean): ColumnForm {
+/** The forms of columns by what they hold in `rows`; undefined: in all. */
+function formOf(
+  { source, rowCount }: Table,
+  columns: readonly Column[],
+  rows: Uint32Array | undefined,
+  standardizes: boolean,
+): TableForm {
+  const trained = rows ?? Uint32Array.from({ length: rowCount }, (_, row) => row);
+  return { columns: columns.map((column) => columnForm(source, column, trained, standardizes)) };
+}
+
+function columnForm(source: string, column: Column, rows: Uint32Array, standardizes: boolean): ColumnForm {
   const { name } = column;
-  if (column.missingCount === rowCount && rowCount > 0)
+  if (rows.length > 0 && rows.every((row) => isMissing(column.values[row])))
     throw new InputError(`${source} has no value in the column ${name}: leave it out with --columns.`);
   if (column.kind === 'number') {
-    const { mean, deviation } = momentsOf(column);
+    const { mean, deviation } = momentsOf(column, rows);
     return { name, kind: 'number', ...(standardizes ? { mean, deviation } : { mean: 0, deviation: 1 }) };
   }
-  const values = textsOf(column);
+  const values = textsOf({ values: Array.from(rows, (row) => column.values[row] ?? null) });
   if (values.length > maxCategoryCount)
     throw new InputError(
       `${source} has ${values.length} different texts in the column ${name}, too many for categories: leave it out ` +
@@ -84,13 +101,24 @@ function formOf({ source, rowCount }: Table, column: Column, standardizes: boole
   return { name, kind: 'category', values };
 }
 
-/** Mean and population deviation of what is there; a constant column has a deviation of 1. */
-function momentsOf({ values, missingCount }: NumberColumn): { readonly mean: number; readonly deviation: number } {
-  const count = values.length - missingCount;
-  let [sum, squares] = [0, 0];
-  for (const value of values) if (!Number.isNaN(value)) sum += value;
+function isMissing(value: number | string | null | undefined): boolean {
+  return value === null || value === undefined || Number.isNaN(value);
+}
+
+/** Mean and population deviation of what is there in some rows; a constant column has a deviation of 1. */
+function momentsOf({ values }: NumberColumn, rows: Uint32Array): { readonly mean: number; readonly deviation: number } {
+  let [count, sum, squares] = [0, 0, 0];
+  const each = (add: (value: number) => void): void => {
+    for (const row of rows) if (!isMissing(values[row])) add(values[row] as number);
+  };
+  each((value) => {
+    sum += value;
+    count++;
+  });
   const mean = sum / count;
-  for (const value of values) if (!Number.isNaN(value)) squares += (value - mean) ** 2;
+  each((value) => {
+    squares += (value - mean) ** 2;
+  });
   return { mean, deviation: Math.sqrt(squares / count) || 1 };
 }
 

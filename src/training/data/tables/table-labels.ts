@@ -5,7 +5,7 @@ import { type Tensor, wrap } from '../../../graph/tensor.ts';
 import type { Column, Table, TextColumn } from './table.ts';
 
 /** The texts of a column, sorted. */
-export function textsOf({ values }: TextColumn): string[] {
+export function textsOf({ values }: Pick<TextColumn, 'values'>): string[] {
   return [...new Set(values.filter((value) => value !== null))].sort();
 }
 
