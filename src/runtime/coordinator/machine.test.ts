@@ -224,7 +224,7 @@ test('without a copy everything comes from the last checkpoint; a loss on the wa
   );
 });
 
-test('where rounds overlap, nobody returns behind the checkpoint; where they do not, a copy before it is nearer', () => {
+test('where rounds overlap, nobody returns behind the checkpoint; elsewhere a copy before it is nearer', () => {
   const state: MachineState = {
     ...new Drive(config).state,
     ...{ phase: 'planning', round: 5, recordedRound: 5, checkpointRound: 4 },
