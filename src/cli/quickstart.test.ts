@@ -71,11 +71,13 @@ test('the run folder holds what its documents promise', async () => {
     'checkpoints',
     'cluster.json',
     'config.yaml',
+    'evaluation.json',
     'events.jsonl',
     'metrics.jsonl',
     'model.onnx',
     'plan.json',
     'profile.json',
+    'report.html',
     'trace.json',
   ];
   assert.deepEqual((await readdir(join(cwd, result.runFolder))).sort(), names);
