@@ -2,7 +2,7 @@
 // 0` does: the peak of the process over its start, and the time that a step computes; memory against depth; and what
 // drawing directions takes of a step. Backpropagation runs as it does by default, in one micro-batch, and in the
 // micro-batches that are the default of forward gradients. Linux only (/proc).
-//   npm run bench -- forward-gradient [--models resnet-18:64,…] [--depths 4,8,16,32,48] [--input 64] [--steps 4]
+//   npm run bench -- forward-gradient [--models resnet-18:64,…] [--depths 4,8,16,32,48] [--input 64] [--steps 8]
 // Freed memory goes back to the system at once (bench/memory.ts: `returned`), so that the peak is that of the step.
 
 import { fileURLToPath } from 'node:url';
@@ -34,7 +34,7 @@ const { values: flags } = parseArgs({
     },
     depths: { type: 'string', default: '4,8,16,32,48' },
     input: { type: 'string', default: '64' },
-    steps: { type: 'string', default: '4' },
+    steps: { type: 'string', default: '8' },
     case: { type: 'string' },
   },
 });
@@ -52,11 +52,14 @@ interface Case {
 interface Measured extends Case {
   /** Of the process over its start: compiling is in it. */
   readonly peakMiB: number;
-  /** Of rounds after the second, over what the process has between them: graphs, weights and their copies. */
+  /** Of a round after the second, over what the process has before it: graphs, weights and their copies. The median. */
   readonly passMiB: number;
   readonly stepMs: number;
   readonly drawMs: number;
 }
+
+/** Rounds before those of which a step's memory is taken. */
+const settling = 1;
 
 const script = fileURLToPath(import.meta.url);
 const returned = { MALLOC_ARENA_MAX: '1', MALLOC_MMAP_THRESHOLD_: '65536' };
@@ -144,7 +147,8 @@ async function measure({ model, batch, microBatch, tangents, kind }: Case): Prom
   const pixels = new Float32Array(elementCount(shape));
   for (let index = 0; index < pixels.length; index++) pixels[index] = random.normal();
   const stepMs: number[] = [];
-  let [mostMiB, betweenMiB] = [0, 0];
+  let mostMiB = 0;
+  const rounds: { readonly now: number; readonly peak: number }[] = [];
   await trainHere(
     subject,
     {
@@ -160,9 +164,10 @@ async function measure({ model, batch, microBatch, tangents, kind }: Case): Prom
       observe: () => {},
       onCommitted: (_round, _loss, _correct, _rate, results) => {
         stepMs.push(defined(Object.values(results)[0], 'a result').busyMs);
-        if (stepMs.length !== 2) return;
-        ({ peak: mostMiB, now: betweenMiB } = residentMiB());
+        const seen = residentMiB();
         resetPeak();
+        mostMiB = Math.max(mostMiB, seen.peak);
+        if (stepMs.length > settling) rounds.push(seen);
       },
       onCheckpoint: async () => true,
     },
@@ -175,8 +180,9 @@ async function measure({ model, batch, microBatch, tangents, kind }: Case): Prom
     localPlan(sequence.layers.length, batch, microBatch, training),
     { engine, clock: systemClock, signal: new AbortController().signal },
   );
-  const stepsMiB = residentMiB().peak;
-  const [peakMiB, passMiB] = [Math.max(mostMiB, stepsMiB) - startMiB, stepsMiB - betweenMiB];
+  const peakMiB = mostMiB - startMiB;
+  // Garbage of batches is collected at other times: each step is compared with what was there right before it.
+  const passMiB = median(rounds.slice(1).map(({ peak }, index) => peak - defined(rounds[index], 'a round').now));
   await engine.close();
   return {
     ...{ model, batch, microBatch, tangents, kind, peakMiB, passMiB },

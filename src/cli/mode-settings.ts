@@ -18,7 +18,8 @@ type ModeSetting =
   | 'recovery'
   | 'tangents'
   | 'tangent'
-  | 'tangentScale';
+  | 'tangentScale'
+  | 'state';
 
 export const modeSettings: Readonly<Record<ModeSetting, Setting>> = {
   mode: {
@@ -87,6 +88,15 @@ export const modeSettings: Readonly<Record<ModeSetting, Setting>> = {
     default: [],
     isList: true,
   },
+  state: {
+    argument: 'OUT=IN',
+    description:
+      "forward-gradient: a recurrent cell's output that is its input in the next time step; samples are sequences " +
+      '[samples, steps, ...], and --batch counts steps; may be repeated',
+    schema: z.array(text),
+    default: [],
+    isList: true,
+  },
 };
 
 /** Settings that do not go together, or with the mode. Throws InputError. */
@@ -95,6 +105,8 @@ export function checkMode(settings: TrainSettings): void {
   if (mode === 'async') checkAsynchronous(settings);
   if (mode === 'forward-gradient') checkForwardGradient(settings);
   if (mode === 'auto') checkAuto(settings);
+  if (settings.state.length > 0 && mode !== 'forward-gradient')
+    throw new InputError('--state needs --mode forward-gradient: other modes would keep every step of a sequence.');
   checkRecovery(settings);
   const ofStream = [
     [staleness !== undefined, '--staleness'],

@@ -64,9 +64,10 @@ function modelDigest(sequence: LayerSequence): string {
 
 function addGraph(
   hash: Sha256,
-  { name, inputs, outputs, nodes, initializers, parameters, buffers, fixedBatch, runningVariance }: Graph,
+  { name, inputs, outputs, nodes, initializers, parameters, buffers, fixedBatch, runningVariance, states }: Graph,
 ): void {
   add(hash, [name, inputs, outputs, nodes, parameters, buffers, fixedBatch, runningVariance]);
+  if (states !== undefined) add(hash, states);
   const weights = new Set([...parameters, ...buffers]);
   for (const [constant, value] of initializers) {
     add(hash, [constant, value.type, value.shape]);
