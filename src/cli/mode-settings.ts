@@ -19,6 +19,7 @@ type ModeSetting =
   | 'tangents'
   | 'tangent'
   | 'tangentScale'
+  | 'tangentDifference'
   | 'state';
 
 export const modeSettings: Readonly<Record<ModeSetting, Setting>> = {
@@ -87,6 +88,13 @@ export const modeSettings: Readonly<Record<ModeSetting, Setting>> = {
     schema: z.array(text),
     default: [],
     isList: true,
+  },
+  tangentDifference: {
+    argument: 'STEP',
+    description:
+      'forward-gradient: derivatives from two forward passes, so far along a direction and against it (MeZO), in ' +
+      'place of tangents; 0.001 is usual',
+    schema: numeric(z.number().positive('must be more than 0')),
   },
   state: {
     argument: 'OUT=IN',

@@ -34,7 +34,8 @@ export function graphsKey({ name, blockSize }: Pick<Engine, 'name' | 'blockSize'
     options.budgetCount,
   ]);
   // Only where there are any: the keys of other stages stay.
-  if (training.forwardGradient !== undefined) add(hash, ['tangents', training.forwardGradient.tangentCount]);
+  const { tangentCount, difference } = training.forwardGradient ?? {};
+  if (tangentCount !== undefined) add(hash, ['tangents', tangentCount, ...(difference === undefined ? [] : [difference])]);
   const { staleness = 0, aggregation } = options;
   const { stalenessCorrection } = training;
   // Streams alone: other keys are as they would be without.

@@ -3,7 +3,8 @@
 // estimates as they take gradients.
 
 import { defined } from '../../assert.ts';
-import { type TangentGraph, tangentGraph, tangentName } from '../../autodiff/forward-mode.ts';
+import { differenceGraph } from '../../autodiff/finite-difference.ts';
+import { type TangentGraph, type TangentOptions, tangentGraph, tangentName } from '../../autodiff/forward-mode.ts';
 import { severalTangents } from '../../autodiff/several-tangents.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { loweringOf } from '../../engine/lowering.ts';
@@ -54,13 +55,24 @@ function tangentsOf(options: StageOptions, blockSize: number | undefined): Tange
   const stage = extractStage(sequence, layers[0], layers[1], sampleCount);
   const isLast = layers[1] === sequence.layers.length;
   const outputs = isLast ? [stepNames.loss] : differentiableNames(stage.outputs);
-  const single = tangentGraph(isLast ? withLoss(stage, options) : stage, {
+  return directionalGraph(isLast ? withLoss(stage, options) : stage, options.training, {
     inputs: [...differentiableNames(stage.inputs), ...stage.states.map(({ input }) => input)],
     parameters: layOut(options).unpacked.flatMap((bucket) => bucket.map(({ name }) => name)),
     outputs: [...new Set([...outputs, ...stage.states.map(({ output }) => output)])],
     ...loweringOf({ blockSize }),
   });
-  return severalTangents(single, tangentCountOf(options));
+}
+
+/** A pass with all of a round's directional derivatives: by tangents, or by two forward passes. */
+export function directionalGraph(
+  stage: StaticGraph,
+  { forwardGradient }: Pick<StageOptions['training'], 'forwardGradient'>,
+  { lower, ...options }: TangentOptions & Required<Pick<TangentOptions, 'parameters' | 'outputs'>>,
+): TangentGraph {
+  const { tangentCount, difference: step } = defined(forwardGradient, 'what forward gradients need');
+  if (step === undefined)
+    return severalTangents(tangentGraph(stage, { ...options, ...(lower === undefined ? {} : { lower }) }), tangentCount);
+  return differenceGraph(stage, { ...options, step, losses: options.outputs.filter((name) => name === stepNames.loss) });
 }
 
 /**

@@ -191,12 +191,14 @@ function forwardGradientOf(
   { graph }: LayerSequence,
   perEpoch: number,
 ): Pick<TrainingSpec, 'forwardGradient'> {
-  const { mode, tangents, tangent, tangentScale } = settings;
+  const { mode, tangents, tangent, tangentScale, tangentDifference: difference } = settings;
   if (mode !== 'forward-gradient' && (mode !== undefined || plan?.schedule !== 'forward-gradient')) return {};
   const { scales } = tangentScales(graph.parameters, tangentScale);
-  return {
-    forwardGradient: { tangentCount: plan?.tangentCount ?? tangents, kind: tangent, scales, roundsPerEpoch: perEpoch },
-  };
+  const tangentCount = plan?.tangentCount ?? tangents;
+  if (difference !== undefined && tangentCount > 1)
+    throw new InputError('--tangent-difference moves along one direction a round: leave out --tangents.');
+  const step = difference === undefined ? {} : { difference };
+  return { forwardGradient: { tangentCount, kind: tangent, scales, roundsPerEpoch: perEpoch, ...step } };
 }
 
 function initialRunState({ graph }: LayerSequence): RunState {

@@ -91,6 +91,8 @@ export interface TrainSettings extends DataSettings {
   readonly tangents: number;
   readonly tangent: NoiseKind;
   readonly tangentScale: readonly string[];
+  /** Of forward gradients: the step of two forward passes in place of tangents. Absent: tangents. */
+  readonly tangentDifference?: number;
   /** Of forward gradients: `OUT=IN`, what steps of a sequence hand to the next (sequences.ts). None: samples are whole. */
   readonly state: readonly string[];
   /** What may travel in fewer bits over links, of a plan that is made here. */
