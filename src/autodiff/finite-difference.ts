@@ -76,7 +76,9 @@ export function differenceGraph(stage: StaticGraph, options: DifferenceOptions):
         ...[...inputs, ...parameters].map((name) => tangentName(name)),
       ],
       nodes: [...steps, ...forward.map((node) => renamed(node, moved)), ...e.nodes.slice(start)],
-      outputs: [...new Set(results), ...outputs.map((name) => tangentName(name))].map((name) => named.get(name) ?? name),
+      outputs: [...new Set(results), ...outputs.map((name) => tangentName(name))].map(
+        (name) => named.get(name) ?? name,
+      ),
       rename,
     }),
     ...{ bufferUpdates, dropouts, tangentInputs: inputs, tangentParameters: parameters, tangentOutputs: outputs },

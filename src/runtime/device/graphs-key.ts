@@ -35,7 +35,8 @@ export function graphsKey({ name, blockSize }: Pick<Engine, 'name' | 'blockSize'
   ]);
   // Only where there are any: the keys of other stages stay.
   const { tangentCount, difference } = training.forwardGradient ?? {};
-  if (tangentCount !== undefined) add(hash, ['tangents', tangentCount, ...(difference === undefined ? [] : [difference])]);
+  if (tangentCount !== undefined)
+    add(hash, ['tangents', tangentCount, ...(difference === undefined ? [] : [difference])]);
   const { staleness = 0, aggregation } = options;
   const { stalenessCorrection } = training;
   // Streams alone: other keys are as they would be without.

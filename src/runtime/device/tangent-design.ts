@@ -71,8 +71,15 @@ export function directionalGraph(
 ): TangentGraph {
   const { tangentCount, difference: step } = defined(forwardGradient, 'what forward gradients need');
   if (step === undefined)
-    return severalTangents(tangentGraph(stage, { ...options, ...(lower === undefined ? {} : { lower }) }), tangentCount);
-  return differenceGraph(stage, { ...options, step, losses: options.outputs.filter((name) => name === stepNames.loss) });
+    return severalTangents(
+      tangentGraph(stage, { ...options, ...(lower === undefined ? {} : { lower }) }),
+      tangentCount,
+    );
+  return differenceGraph(stage, {
+    ...options,
+    step,
+    losses: options.outputs.filter((name) => name === stepNames.loss),
+  });
 }
 
 /**

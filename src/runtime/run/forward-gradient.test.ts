@@ -149,5 +149,9 @@ test('derivatives from two forward passes are those of tangents, to the square o
     run.subject.sequence.layers.length,
   );
   checkLosses((await runAlone({ ...run, microBatchSize: batch / 2 })).losses, near, 2e-3);
-  checkLosses((await runCluster({ ...run, plan: { ...plan, staleness: [0, 0, 0], tangentCount: 1 } })).losses, near, 2e-3);
+  checkLosses(
+    (await runCluster({ ...run, plan: { ...plan, staleness: [0, 0, 0], tangentCount: 1 } })).losses,
+    near,
+    2e-3,
+  );
 });
