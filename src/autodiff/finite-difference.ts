@@ -2,6 +2,7 @@
 // language models with just forward passes"): once with the parameters moved a step along it, once against it. In a
 // stage's graph a value is that of the first pass, and its "tangent" that of the second; the loss's is the derivative.
 
+import type { Emitter } from '../graph/emitter.ts';
 import type { Node } from '../graph/graph.ts';
 import type { StaticGraph } from '../graph/static.ts';
 import type { ValueType } from '../graph/tensor.ts';
@@ -22,60 +23,32 @@ export interface DifferenceOptions extends Required<Pick<TangentOptions, 'inputs
  * pass. Both passes have the same dropouts; new buffers are the first's.
  */
 export function differenceGraph(stage: StaticGraph, options: DifferenceOptions): TangentGraph {
-  const { inputs, parameters, outputs, step, losses } = options;
+  const { inputs, parameters, outputs, losses } = options;
   const { stage: masked, dropouts } = replaceDropouts(stage);
   const { graph } = masked;
   checkNames(graph, { inputs, parameters, outputs });
   const { emitter: e, bufferUpdates } = loadForward(masked, [...inputs, ...parameters], { deferred: false });
   const forward = [...e.nodes];
-  const tangent = (name: string): string => {
-    const { type, shape } = e.type(name);
-    return e.input(tangentName(name), type, shape);
-  };
-  const moved = new Map<string, string>();
-  const against = new Map(inputs.map((name) => [name, tangent(name)]));
-  for (const name of parameters) {
-    const direction = tangent(name);
-    const scaled = e.emit('Mul', [direction, e.scalarLike(direction, step)]);
-    moved.set(name, e.emit('Add', [name, scaled]));
-    against.set(name, e.emit('Sub', [name, scaled]));
-  }
+  const { ahead, behind } = movedParameters(e, options);
   // The losses' own names are for the means.
-  for (const name of losses) moved.set(name, `${name}/ahead`);
+  for (const name of losses) ahead.set(name, `${name}/ahead`);
   const steps = e.nodes.slice(forward.length);
-  const start = e.nodes.length;
-  for (const node of forward) {
-    if (!node.inputs.some((input) => against.has(input))) continue;
-    const types = node.outputs.map((output) => (output === '' ? noType : e.type(output)));
-    for (const output of node.outputs) if (output !== '') against.set(output, `${output}/behind`);
-    e.appendTyped({ ...renamed(node, against), name: `${node.name}/behind` }, types);
-  }
-  const rename = new Map<string, string>();
-  for (const name of outputs) {
-    const behind = against.get(name) ?? e.emit('Identity', [name]);
-    if (!losses.includes(name)) {
-      rename.set(behind, tangentName(name));
-      continue;
-    }
-    const { type, shape } = e.type(name);
-    const ahead = e.input(`${name}/ahead`, type, shape); // the first pass makes it
-    const mean = e.emit('Mul', [e.emit('Add', [ahead, behind]), e.scalarLike(ahead, 0.5)]);
-    const derivative = e.emit('Mul', [e.emit('Sub', [ahead, behind]), e.scalarLike(ahead, 0.5 / step)]);
-    rename.set(mean, name).set(derivative, tangentName(name));
-  }
-  const results = [...graph.outputs.map(({ name }) => name), ...bufferUpdates.map(({ output }) => output)];
+  appendBehind(e, forward, behind);
+  const rename = writeDerivatives(e, behind, options);
   const named = new Map([...rename].map(([value, name]) => [name, value]));
+  const results = [...graph.outputs.map(({ name }) => name), ...bufferUpdates.map(({ output }) => output)];
   const masks = new Set(dropouts.map(({ name }) => name));
   const given = [...graph.inputs.map(({ name }) => name), ...graph.parameters, ...graph.buffers];
+  const moving = [...inputs, ...parameters].map((name) => tangentName(name));
   return {
     graph: assemble(e, {
       name: `${graph.name}.difference`,
-      inputs: [
-        ...given.filter((name) => !masks.has(name)),
-        ...masks,
-        ...[...inputs, ...parameters].map((name) => tangentName(name)),
+      inputs: [...given.filter((name) => !masks.has(name)), ...masks, ...moving],
+      nodes: [
+        ...steps,
+        ...forward.map((node) => renamed(node, ahead)),
+        ...e.nodes.slice(forward.length + steps.length),
       ],
-      nodes: [...steps, ...forward.map((node) => renamed(node, moved)), ...e.nodes.slice(start)],
       outputs: [...new Set(results), ...outputs.map((name) => tangentName(name))].map(
         (name) => named.get(name) ?? name,
       ),
@@ -84,6 +57,58 @@ export function differenceGraph(stage: StaticGraph, options: DifferenceOptions):
     ...{ bufferUpdates, dropouts, tangentInputs: inputs, tangentParameters: parameters, tangentOutputs: outputs },
     withoutTangent: [],
   };
+}
+
+/** By their names, the parameters a step along the directions, and a step against them, where inputs have their other values. */
+function movedParameters(
+  e: Emitter,
+  { inputs, parameters, step }: DifferenceOptions,
+): Readonly<Record<'ahead' | 'behind', Map<string, string>>> {
+  const tangent = (name: string): string => {
+    const { type, shape } = e.type(name);
+    return e.input(tangentName(name), type, shape);
+  };
+  const ahead = new Map<string, string>();
+  const behind = new Map(inputs.map((name) => [name, tangent(name)]));
+  for (const name of parameters) {
+    const direction = tangent(name);
+    const scaled = e.emit('Mul', [direction, e.scalarLike(direction, step)]);
+    ahead.set(name, e.emit('Add', [name, scaled]));
+    behind.set(name, e.emit('Sub', [name, scaled]));
+  }
+  return { ahead, behind };
+}
+
+/** The nodes of the second pass, as far as it differs from the first; adds their outputs to `behind`. */
+function appendBehind(e: Emitter, forward: readonly Node[], behind: Map<string, string>): void {
+  for (const node of forward) {
+    if (!node.inputs.some((input) => behind.has(input))) continue;
+    const types = node.outputs.map((output) => (output === '' ? noType : e.type(output)));
+    for (const output of node.outputs) if (output !== '') behind.set(output, `${output}/behind`);
+    e.appendTyped({ ...renamed(node, behind), name: `${node.name}/behind` }, types);
+  }
+}
+
+/** Mean and derivative of each loss. Returns the names of all outputs' tangents, and of the means. */
+function writeDerivatives(
+  e: Emitter,
+  behind: ReadonlyMap<string, string>,
+  { outputs, losses, step }: DifferenceOptions,
+): Map<string, string> {
+  const rename = new Map<string, string>();
+  for (const name of outputs) {
+    const second = behind.get(name) ?? e.emit('Identity', [name]);
+    if (!losses.includes(name)) {
+      rename.set(second, tangentName(name));
+      continue;
+    }
+    const { type, shape } = e.type(name);
+    const first = e.input(`${name}/ahead`, type, shape); // the first pass makes it
+    const mean = e.emit('Mul', [e.emit('Add', [first, second]), e.scalarLike(first, 0.5)]);
+    const derivative = e.emit('Mul', [e.emit('Sub', [first, second]), e.scalarLike(first, 0.5 / step)]);
+    rename.set(mean, name).set(derivative, tangentName(name));
+  }
+  return rename;
 }
 
 const noType: ValueType = { type: 'float32', shape: [] };
