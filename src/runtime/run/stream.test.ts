@@ -155,6 +155,17 @@ const cases: readonly (readonly [title: string, given: Case])[] = [
     { shares: [[4], [4], [4]], microBatchCount: 1, stalenessCorrection: 'predict', aggregate: 1 },
   ],
   ["Nesterov's method", { shares: [[4], [4], [4]], microBatchCount: 1, stalenessCorrection: 'nesterov' }],
+  [
+    "Nesterov's method, Adam, four stages",
+    { shares: [[4], [4], [4], [4]], microBatchCount: 1, stalenessCorrection: 'nesterov', optimizer: adam },
+  ],
+  [
+    "Nesterov's method, AdamW, replicated, three rounds late",
+    {
+      ...{ shares: [[3, 1], [4], [2, 2]], microBatchCount: 1, wish: { staleness: 3 } },
+      ...{ stalenessCorrection: 'nesterov', optimizer: adamw },
+    },
+  ],
   ['smaller rounds', { shares: [[4], [4], [4]], microBatchCount: 2, restSize: 3 }],
   [
     'smaller rounds, replicated, clipping',
