@@ -22,8 +22,8 @@ export function addVerify(program: Command): Command {
     .description('show that the distributed run equals training on one device')
     .option(
       '--tolerance <T>',
-      'largest relative difference (default: 1e-5; what amplifies rounding has 1e-3: batch normalization, and Adam in ' +
-        'weights)',
+      'largest relative difference (default: 1e-5; 1e-3 where rounding is amplified: with batch normalization, ' +
+        'and in the weights of Adam)',
     )
     .addHelpText(
       'after',
