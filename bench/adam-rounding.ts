@@ -1,6 +1,6 @@
 // How much the last bits of the weights change a run on one device: Adam divides a gradient by its own size, so that
-// weights whose gradients are nearly zero go where rounding points. This is why `asteroid verify` lets weights differ by
-// 1e-3 where Adam trains (runtime/run/verify.ts). Each initial weight is moved by at most one last bit; the state
+// weights whose gradients are nearly zero go where rounding points. This is why `asteroid verify` lets weights differ
+// by 1e-3 where Adam trains (runtime/run/verify.ts). Each initial weight is moved by at most one last bit; the state
 // after so many rounds is compared with that of the run from the weights as they are.
 //   npm run bench -- adam-rounding [--model digits --data mnist] [--steps 10] [--seeds 3]
 
