@@ -176,8 +176,8 @@ test('strict runs whose rounds overlap: what goes by the stages of a plan is ref
   const wrong: readonly (readonly [flags: Record<string, unknown>, says: string])[] = [
     [
       { ...strictStream, verticalSync: false },
-      '--mode async --strict does not take --no-vertical-sync: how old the weights of a layer are would depend on its ' +
-        'stage; leave one of them out.',
+      '--mode async --strict does not take --no-vertical-sync: how old the weights of a layer are would depend on ' +
+        'its stage; leave one of them out.',
     ],
     [
       { ...strictStream, staleness: '2', aggregate: '1' },
