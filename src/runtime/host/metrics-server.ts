@@ -56,8 +56,9 @@ export async function startMetricsServer(options: MetricsServerOptions): Promise
   // A run that is over does not stay for whoever asks.
   server.unref();
   const { port: found } = server.address() as AddressInfo;
+  const shown = host.includes(':') ? `[${host}]` : host;
   return {
-    url: `${certificate === undefined ? 'http' : 'https'}://${host.includes(':') ? `[${host}]` : host}:${found}/metrics`,
+    url: `${certificate === undefined ? 'http' : 'https'}://${shown}:${found}/metrics`,
     token,
     authorityFile: certificate?.authorityFile,
     close: () =>
