@@ -223,7 +223,7 @@ test('plan --mode async: a stream that simulate and what-if take; its events car
   assert.deepEqual([loss.light.plan.schedule, loss.heavy.plan.schedule], ['async', 'async']);
 });
 
-test('copies for the case of a loss: plan, simulate and what-if count them alike, and refuse what lacks room', async () => {
+test('copies for the case of a loss: plan, simulate and what-if count them alike, in refusals too', async () => {
   const asked = [...flags, '--batch', '64', '--planner', 'straight', '--mode', 'async', '--momentum', '0.9'];
   const { plan } = await json<{ plan: Plan }>('plan', ...asked, '-o', 'copied.json');
   const alone = (await json<{ plan: Plan }>('plan', ...asked, '--replicate-every', '0')).plan;
