@@ -10,6 +10,7 @@
 import { defined } from '../../assert.ts';
 import { scheduleOf } from '../../schedule/schedules.ts';
 import { commitWindow, stalenessOf } from '../../schedule/staleness.ts';
+import { drainedReason } from '../protocol/drained.ts';
 import type { RoundResult } from '../protocol/messages.ts';
 import { notFinite } from '../protocol/not-finite.ts';
 import { batchAt, scaleOf } from '../protocol/round-batch.ts';
@@ -42,7 +43,7 @@ export function offered(
 export function settle(config: MachineConfig, state: MachineState): Step {
   const { drained } = state;
   const dismissals: MachineEffect[] =
-    drained === undefined ? [] : [{ kind: 'dismiss', device: drained, reason: 'the device was drained' }];
+    drained === undefined ? [] : [{ kind: 'dismiss', device: drained, reason: drainedReason }];
   const [next, releases] = settleHoldings(config, { ...state, isSettled: true, drained: undefined });
   return [next, [...dismissals, ...releases]];
 }
