@@ -1,5 +1,5 @@
-// `asteroid infer` beside stock ONNX Runtime (full optimization, one thread) on the whole model, for ten models: how far
-// outputs are from stock's by plans of every form (cuts at random places, replicas, micro-batches, a smaller last
+// `asteroid infer` beside stock ONNX Runtime (full optimization, one thread) on the whole model, for ten models: how
+// far outputs are from stock's by plans of every form (cuts at random places, replicas, micro-batches, a smaller last
 // batch), and how fast one worker is. Stock and worker take turns.
 //   python bench/infer_models.py FOLDER          (four models by timm and transformers)
 //   npm run bench -- infer --exported FOLDER [--json] [--samples 11] [--timed 48] [--batch 8] [--repeats 3] [MODEL …]

@@ -40,7 +40,9 @@ def distilbert():
 def bert():
     from transformers import BertConfig, BertForSequenceClassification
 
-    config = BertConfig(hidden_size=512, num_hidden_layers=4, num_attention_heads=8, intermediate_size=2048, num_labels=5)
+    config = BertConfig(
+        hidden_size=512, num_hidden_layers=4, num_attention_heads=8, intermediate_size=2048, num_labels=5
+    )
     inputs = {
         "input_ids": torch.randint(0, 1000, (2, 64)),
         "attention_mask": torch.ones(2, 64, dtype=torch.int64),
@@ -69,7 +71,8 @@ def export(name: str, path: Path) -> None:
     names = list(inputs)
     if is_dynamo:
         shapes = tuple({0: torch.export.Dim("N")} for _ in names)
-        how = {"dynamo": True, "dynamic_shapes": (shapes,) if isinstance(model, Logits) else shapes, "external_data": False}
+        own = (shapes,) if isinstance(model, Logits) else shapes
+        how = {"dynamo": True, "dynamic_shapes": own, "external_data": False}
     else:
         how = {"dynamo": False, "dynamic_axes": {each: {0: "N"} for each in [*names, "logits"]}}
     torch.onnx.export(
