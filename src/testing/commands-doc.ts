@@ -11,8 +11,8 @@ export async function commandsDocument(): Promise<string> {
   return [
     '# Commands',
     '',
-    'Every command with its flags; `asteroid COMMAND --help` prints the same. Made from the command line itself: after a',
-    'change, `npm run build && node dist/testing/generate-commands-doc.js`.',
+    'Every command with its flags; `asteroid COMMAND --help` prints the same. Made from the command line itself:',
+    'after a change, `npm run build && node dist/testing/generate-commands-doc.js`.',
     '',
     `${links.join(' · ')}`,
     '',

@@ -1,4 +1,5 @@
-// Writes docs/commands.md. Run it after a change of a command: npm run build && node dist/testing/generate-commands-doc.js
+// Writes docs/commands.md. Run it after a change of a command:
+// npm run build && node dist/testing/generate-commands-doc.js
 
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
