@@ -1,5 +1,5 @@
-// The commands in README.md and docs/start.md are run as they stand there, but for the network's addresses and, over the
-// network, the number of rounds.
+// The commands in README.md and docs/start.md are run as they stand there, but for the network's addresses and, over
+// the network, the number of rounds.
 
 import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
