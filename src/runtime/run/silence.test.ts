@@ -10,7 +10,7 @@ import { createVirtualClock } from '../../testing/virtual-clock.ts';
 import { WireLink } from '../../transport/wire-link.ts';
 import { sliceSamples } from '../device/samples.ts';
 
-test('silence is expected until the first round and in a smaller one, between workers and at the coordinator', async () => {
+test('silence is expected up to the first round and in a smaller one, of workers and at the coordinator', async () => {
   const net = dropoutNet();
   const subject = subjectOf(net, 4);
   const plan = handPlan(
