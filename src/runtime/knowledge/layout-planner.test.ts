@@ -128,7 +128,7 @@ test('after a loss, plans keep to the memory that the user allows, however much 
   assert.equal(await held(needed / 2), undefined, 'the light re-plan refuses it, and so does the planner');
 });
 
-test('a stream takes a spare in the place of a lost device only where that is no slower than doing without', async () => {
+test('a stream takes a spare in the place of a lost device only where it would not be slower with it', async () => {
   const stream: Plan = {
     ...plan,
     ...withStaleness(handPlan({ schedule: 'async', cuts: [2], shares: [[4], [4]], microBatchCount: 2 }, 4), {}),
