@@ -4,7 +4,7 @@ import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
 import { type TestContext, test } from 'node:test';
 import { type Browser, chromium, type Page } from 'playwright-core';
-import { type RunningCommand, runCommand, startCommand, temporaryFolder, words } from '../testing/command.ts';
+import { type RunningCommand, startCommand, temporaryFolder, words } from '../testing/command.ts';
 
 const executablePath = process.env['CHROMIUM'] ?? '/usr/bin/chromium';
 const skip = existsSync(executablePath) ? false : `there is no ${executablePath} here`;
@@ -23,45 +23,55 @@ const complaints: string[] = [];
 
 /** Opens the page on which a browser joins, and joins. */
 async function joinByTab(browser: Browser, run: RunningCommand, name: string): Promise<Page> {
-  const { url } = await run.event('window');
-  const { joinCode } = await run.event('listening');
+  const { deviceUrl } = await run.event('window');
   const page = await (await browser.newContext()).newPage();
   page.setDefaultTimeout(30_000);
   page.on('console', (message) => {
     if (['error', 'warning'].includes(message.type())) complaints.push(`${message.type()}: ${message.text()}`);
   });
   page.on('pageerror', (error) => complaints.push(error.message));
-  await page.goto(new URL(`/join#${joinCode}`, String(url)).href);
+  await page.goto(String(deviceUrl));
   await page.getByLabel('Name').fill(name);
   await page.getByRole('button', { name: 'Join', exact: true }).click();
   await page.getByText(`Joined as ${name}`).waitFor();
   return page;
 }
 
-function train(...more: readonly string[]): RunningCommand {
-  return startCommand(['train', ...subject, ...more], { cwd });
-}
-
 const lossesOf = (run: RunningCommand): number[] => run.events('round').map(({ loss }) => Number(loss));
+const stepCount = 40;
 
-test('two tabs and a worker train as one device does', { skip, timeout: 120_000 }, async (t) => {
-  const alone = await runCommand(['train', ...subject, '--steps', '6', '--out', 'alone'], { cwd });
-  assert.equal(alone.code, 0, alone.stderr);
-  const expected = alone.stdout
-    .split('\n')
-    .filter((line) => line.includes('"event":"round"'))
-    .map((line) => Number(JSON.parse(line).loss));
+test('two tabs and a worker train as one device does, also when a tab is closed in mid-round', {
+  skip,
+  timeout: 180_000,
+}, async (t) => {
+  const alone = startCommand(['train', ...subject, '--steps', String(stepCount), '--out', 'alone'], { cwd });
   const browser = await openBrowser(t);
-  const place = '--workers 1 --remote 2 --planner straight --use-all --steps 6 --out together --dashboard';
-  const run = train(...words(place));
+  const place =
+    '--workers 1 --remote 2 --planner straight --use-all --out together --dashboard --checkpoint-every 1000';
+  const run = startCommand(['train', ...subject, ...words(place), '--steps', String(stepCount)], { cwd });
   t.after(() => run.process.kill('SIGKILL'));
-  const pages = await Promise.all(['first', 'second'].map((name) => joinByTab(browser, run, name)));
+  const [first, second] = await Promise.all(['first', 'second'].map((name) => joinByTab(browser, run, name)));
+  const { plan } = (await run.event('plan')) as unknown as {
+    readonly plan: { readonly stages: { devices: string[] }[] };
+  };
+  const devices = plan.stages.map((stage) => stage.devices[0]);
+  assert.deepEqual([...devices].sort(), ['first', 'second', 'worker-1'], 'each has a stage');
+  await run.event('round', ({ round }) => Number(round) >= 8);
+  await second?.context().close();
+  const { round, seconds } = await run.event('recovered');
+  t.diagnostic(`the others went on at round ${round}, after ${seconds} s`);
   const { code } = await run.end;
   assert.equal(code, 0, run.lastLines());
-  const losses = lossesOf(run);
-  assert.equal(losses.length, 6);
-  for (const [round, loss] of losses.entries())
-    assert.ok(Math.abs(loss - (expected[round] as number)) < 1e-4, `round ${round}: ${loss}, not ${expected[round]}`);
-  for (const page of pages) await page.getByText('Ended: the run is done').waitFor();
+  assert.equal((await alone.end).code, 0, alone.lastLines());
+  assert.deepEqual(
+    run.events('left').map(({ device }) => device),
+    ['second'],
+  );
+  const [losses, expected] = [lossesOf(run), lossesOf(alone)];
+  assert.equal(expected.length, stepCount);
+  assert.equal(losses.length, stepCount, 'each round has one loss');
+  for (const [index, loss] of losses.entries())
+    assert.ok(Math.abs(loss - (expected[index] as number)) < 1e-4, `round ${index}: ${loss}, not ${expected[index]}`);
+  await first?.getByText('Ended: the run is done').waitFor();
   assert.deepEqual(complaints, []);
 });

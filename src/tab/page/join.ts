@@ -23,8 +23,17 @@ const [mostMemoryMiB, unknownMemoryMiB] = [3072, 2048] as const;
 const leaveMs = 15_000;
 
 const element = <E extends HTMLElement>(id: string): E => document.getElementById(id) as E;
-const [form, code, name] = [element<HTMLFormElement>('form'), element<HTMLInputElement>('code'), element<HTMLInputElement>('name')];
-const [anyway, warning, state, leave] = [element<HTMLInputElement>('anyway'), element('warning'), element('state'), element('leave')];
+const [form, code, name] = [
+  element<HTMLFormElement>('form'),
+  element<HTMLInputElement>('code'),
+  element<HTMLInputElement>('name'),
+];
+const [anyway, warning, state, leave] = [
+  element<HTMLInputElement>('anyway'),
+  element('warning'),
+  element('state'),
+  element('leave'),
+];
 const more = navigator as Navigator & MoreNavigator;
 
 let compute: Worker | undefined;
@@ -32,7 +41,8 @@ let wakeLock: WakeLockSentinel | undefined;
 /** What the thread said last; the text under the form follows it. */
 let last = '';
 
-const battery = (): Promise<Battery | undefined> => more.getBattery?.().catch(() => undefined) ?? Promise.resolve(undefined);
+const battery = (): Promise<Battery | undefined> =>
+  more.getBattery?.().catch(() => undefined) ?? Promise.resolve(undefined);
 
 /** What speaks against joining, in words. */
 async function objections(): Promise<string[]> {
@@ -63,9 +73,7 @@ async function facts(): Promise<PageFacts> {
     memoryMiB: Math.min(mostMemoryMiB, Math.max(256, Math.floor(memoryMiB))),
     cores: navigator.hardwareConcurrency,
     machine: `page ${Array.from(crypto.getRandomValues(new Uint8Array(8)), (byte) => byte.toString(16)).join('')}`,
-    ...(power === undefined
-      ? {}
-      : { batteryPercent: Math.round(power.level * 100), isDischarging: !power.charging }),
+    ...(power === undefined ? {} : { batteryPercent: Math.round(power.level * 100), isDischarging: !power.charging }),
   };
 }
 
@@ -80,7 +88,9 @@ function heard(message: FromCompute): void {
       return show(`Joined as ${message.name}.`);
     case 'busy': {
       const joined = /^Joined as .*?\./.exec(last)?.[0];
-      return joined === undefined ? undefined : show(`${joined} It computes ${Math.round(message.share * 100)} % of the time.`);
+      return joined === undefined
+        ? undefined
+        : show(`${joined} It computes ${Math.round(message.share * 100)} % of the time.`);
     }
     case 'ended':
       return ended(`${message.isClean ? 'Ended' : 'Could not go on'}: ${message.reason}`);
