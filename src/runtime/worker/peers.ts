@@ -80,6 +80,8 @@ export class Peers {
   readonly #reportedMs = new WeakMap<Link, number>();
   readonly #echoes = new Map<string, (peerLinkWorkMs: number | undefined) => void>();
   #echoCounter = 0;
+  /** Before the first round devices read the model, profile and compile. */
+  #isSilenceExpected = true;
   /** Why this worker has closed its links. */
   #closed: string | undefined;
 
@@ -153,6 +155,7 @@ export class Peers {
       void link.close(this.#closed);
       return;
     }
+    link.expectSilence?.(this.#isSilenceExpected);
     const former = this.#links.get(link.peer);
     this.#links.set(link.peer, link);
     void former?.close('there is a newer link');
@@ -185,6 +188,13 @@ export class Peers {
       this.#echoes.get(`${link.peer}/${frame.microBatch}`)?.(linkWorkOf(link.peer, frame));
     else if (frame.kind !== 'ballast')
       throw new ProtocolError(`${link.peer} sent a frame of the unknown kind "${frame.kind}".`);
+  }
+
+  /** Peers may keep their threads for a while, or no more: see Link. */
+  expectSilence(isExpected: boolean): void {
+    if (isExpected === this.#isSilenceExpected) return;
+    this.#isSilenceExpected = isExpected;
+    for (const link of this.#links.values()) link.expectSilence?.(isExpected);
   }
 
   /** Sends a frame to `peer`; resolves under back-pressure as Link.send does. */

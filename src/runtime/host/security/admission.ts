@@ -22,6 +22,7 @@ import type { TlsOptions } from '../../../transport/node/websocket.ts';
 import type { Accepted } from '../../../transport/node/websocket-server.ts';
 import { isThisMachine, parseAdvertised } from '../addresses.ts';
 import { loadAuthority } from './authority-store.ts';
+import { isFleetCode } from './fleet-code.ts';
 import { createRegistry, type EnrolledDevice } from './registry.ts';
 import { stateFolder } from './state-folder.ts';
 
@@ -123,7 +124,7 @@ async function encryptedDoor(options: DoorOptions, codes: JoinCodes): Promise<Do
       if (renewed === undefined) {
         if (!(await registry.isCodeOpen(codeId))) codes.revoke();
         const refusal = wrongCode(codes, hello.credential);
-        if (refusal !== undefined) return refusal;
+        if (refusal !== undefined && !(await isFleetCode(folder, hello.credential))) return refusal;
       }
       const verdict = await enrol(authority, names, hello, renewed);
       // Workers of this machine get new certificates in each run, of which nobody needs a list.
