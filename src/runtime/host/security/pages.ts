@@ -1,5 +1,5 @@
-// Workers in browsers at a coordinator's server. They have no certificate, by which other workers show who they are when
-// they ask for a way to a peer: each gets a secret with its welcome instead.
+// Workers in browsers at a coordinator's server. They have no certificate, by which other workers show who they are
+// when they ask for a way to a peer: each gets a secret with its welcome instead.
 
 import { randomBytes } from 'node:crypto';
 import type { Hello, Refused } from '../../../transport/handshake.ts';
