@@ -8,6 +8,12 @@ import type { Frame, Link, LinkRate, Priority } from '../../transport/link.ts';
 import { type LinkMeasurement, messageSchemas, type PeerAddress } from '../protocol/messages.ts';
 import { type Echo, probeLink } from './probe-link.ts';
 
+/**
+ * The address of a worker that nobody can call, and that cannot have TLS: a page in a browser. Its links go over the
+ * coordinator, sealed with the run's secret (transport/sealed-link.ts).
+ */
+export const pageUrl = 'page:';
+
 /** Opens and accepts links to the other workers of a run. */
 export interface PeerNetwork {
   /** The address at which peers reach this worker. */
