@@ -146,13 +146,29 @@ function checkRecovery(settings: TrainSettings): void {
   if (strict) throw new InputError(`--recovery ${recovery} does not take --strict: leave one of them out.`);
 }
 
-function checkAsynchronous({ workers, remote, schedule }: TrainSettings): void {
+function checkAsynchronous({ workers, remote, schedule, ...settings }: TrainSettings): void {
   if (workers + remote === 0)
     throw new InputError(
       '--mode async needs several devices, whose rounds can overlap: give --workers N or --remote N.',
     );
   if (schedule !== autoSchedule)
     throw new InputError(`--mode async has a schedule of its own: leave out --schedule ${schedule}.`);
+  if (settings.strict) checkStrictStream(settings);
+}
+
+/** The same bits whatever the plan: then a plan must not decide which weights a round reads. */
+function checkStrictStream({ verticalSync, aggregate, staleness, plan }: Partial<TrainSettings>): void {
+  const refused = [
+    [verticalSync === false, '--no-vertical-sync', 'how old the weights of a layer are would depend on its stage'],
+    [(aggregate ?? 0) > 0, `--aggregate ${aggregate}`, 'which versions are averaged depends on the stages'],
+  ] as const;
+  for (const [isGiven, flag, why] of refused)
+    if (isGiven) throw new InputError(`--mode async --strict does not take ${flag}: ${why}; leave one of them out.`);
+  if (staleness === undefined && plan === undefined)
+    throw new InputError(
+      '--mode async --strict needs --staleness N: weights as old as that are read whatever the plan, and else each ' +
+        'plan has a staleness of its own.',
+    );
 }
 
 function checkAuto({ plan, schedule, strict, compress, useAll }: TrainSettings): void {

@@ -2,6 +2,12 @@
 
 import { InputError, ProtocolError, RunError } from '../errors.ts';
 import type { TargetEntry } from './target.ts';
+import {
+  adapterConfigTarget,
+  checkoutConfigTarget,
+  checkoutIndexTarget,
+  evaluationTarget,
+} from './targets/checkouts.ts';
 import { compressedTarget } from './targets/compressed.ts';
 import { helloTarget, messageTarget } from './targets/control.ts';
 import { cifarTarget, csvTarget, dataSpecTarget, idxTarget, npyTarget, npzTarget } from './targets/data.ts';
@@ -35,6 +41,10 @@ export const targets: readonly TargetEntry[] = [
   { name: 'recorded', share: 3, refusals: [InputError], create: recordedTarget },
   { name: 'onnx', share: 0.6, refusals: [InputError], create: onnxTarget },
   { name: 'safetensors', share: 10, refusals: [InputError], create: safetensorsTarget },
+  { name: 'checkout-config', share: 0.5, refusals: [InputError], create: checkoutConfigTarget },
+  { name: 'checkout-index', share: 5, refusals: [InputError], create: checkoutIndexTarget },
+  { name: 'adapter-config', share: 5, refusals: [InputError], create: adapterConfigTarget },
+  { name: 'evaluation', share: 3, refusals: [InputError], create: evaluationTarget },
   { name: 'checkpoint', share: 0.8, refusals: [InputError], create: checkpointTarget },
   { name: 'log', share: 1, refusals: [InputError], create: logTarget },
   { name: 'run-settings', share: 0.5, refusals: [InputError], create: runSettingsTarget },

@@ -40,11 +40,17 @@ export function attend(
   return b.matMul(dropoutOf(b, weights, dropout), value);
 }
 
+/** The width of each of several heads. Throws Error where they do not divide the whole. */
+export function widthOfHeads(width: number, headCount: number): number {
+  if (width % headCount !== 0) throw new Error(`${width} columns are not to be shared among ${headCount} heads`);
+  return width / headCount;
+}
+
 /** softmax(Q·Kᵀ / √d)·V of x [N, S, W], with the heads joined: [N, S, W]. Without the output projection. */
 export function selfAttention(b: GraphBuilder, x: string, options: AttentionOptions): string {
   const { headCount, dropout, weightInitialization, bias = true, mask } = options;
   const [length, width] = [b.size(x, 1), b.size(x, 2)];
-  const headWidth = width / headCount;
+  const headWidth = widthOfHeads(width, headCount);
   const project = (name: string): string =>
     b.reshape(b.linear(x, { name, outFeatures: width, bias, weightInitialization, biasInitialization: zeros }), [
       'N',

@@ -88,7 +88,8 @@ async function textOf(path: string, disk: Disk): Promise<string | undefined> {
   }
 }
 
-function resultsOf(text: string, path: string): TestResults {
+/** What evaluation.json says. Throws InputError that names `path`. */
+export function resultsOf(text: string, path: string): TestResults {
   try {
     return parseTestResults(JSON.parse(text));
   } catch {

@@ -5,7 +5,7 @@ import { z } from 'zod';
 import type { GraphBuilder } from '../../graph/builder.ts';
 import { zeros } from '../../graph/initialization.ts';
 import { tensor } from '../../graph/tensor.ts';
-import { attend } from '../attention.ts';
+import { attend, widthOfHeads } from '../attention.ts';
 import { dropoutOf } from '../blocks.ts';
 import { rowsOf } from './encoders.ts';
 import {
@@ -16,20 +16,22 @@ import {
   type Family,
   family,
   initialWeights,
+  layerCount,
   ratio,
   rmsNorm,
   size,
   unseen,
+  widthField,
 } from './family.ts';
 import { type Rotation, rotation, rotationSchema } from './rotation.ts';
 
 const gpt2Schema = z.object({
   vocab_size: size,
   n_positions: size,
-  n_embd: size,
-  n_layer: size,
+  n_embd: widthField,
+  n_layer: layerCount,
   n_head: size,
-  n_inner: size.nullish(),
+  n_inner: widthField.nullish(),
   activation_function: activationName.default('gelu_new'),
   layer_norm_epsilon: epsilonOf(1e-5),
   resid_pdrop: ratio.default(0.1),
@@ -87,7 +89,7 @@ function gpt2Attention(
   const widths = b.constant(tensor('int64', [3], [width, width, width]));
   const [query = '', key = '', value = ''] = b.node('Split', [all, widths], { axis: { type: 'int', value: 2 } }, 3);
   const heads = (part: string, order: readonly number[]): string =>
-    b.transpose(b.reshape(part, ['N', length, headCount, width / headCount]), order);
+    b.transpose(b.reshape(part, ['N', length, headCount, widthOfHeads(width, headCount)]), order);
   const mixed = attend(
     b,
     { query: heads(query, [0, 2, 1, 3]), key: heads(key, [0, 2, 3, 1]), value: heads(value, [0, 2, 1, 3]) },
@@ -98,12 +100,12 @@ function gpt2Attention(
 
 const llamaSchema = z.object({
   vocab_size: size,
-  hidden_size: size,
-  num_hidden_layers: size,
+  hidden_size: widthField,
+  num_hidden_layers: layerCount,
   num_attention_heads: size,
   num_key_value_heads: size.nullish(),
-  head_dim: size.nullish(),
-  intermediate_size: size,
+  head_dim: widthField.nullish(),
+  intermediate_size: widthField,
   hidden_act: activationName.default('silu'),
   max_position_embeddings: size,
   rms_norm_eps: epsilonOf(1e-6),
@@ -133,7 +135,7 @@ function llamaFamily(biases: Biases): Family {
       const ids = b.input('input_ids', 'int64', ['N', sequence]);
       const words = b.parameter('model.embed_tokens.weight', [count, width], initialWeights);
       let x = b.node('Gather', [words, ids]);
-      const headWidth = config.head_dim ?? width / config.num_attention_heads;
+      const headWidth = config.head_dim ?? widthOfHeads(width, config.num_attention_heads);
       const groupCount = config.num_key_value_heads ?? config.num_attention_heads;
       const attention: Attention = {
         headCount: config.num_attention_heads,

@@ -16,9 +16,11 @@ import {
   type Family,
   family,
   initialWeights,
+  layerCount,
   paddingMask,
   ratio,
   size,
+  widthField,
 } from './family.ts';
 import { labelCount, labelFields } from './labels.ts';
 
@@ -26,10 +28,10 @@ import { labelCount, labelFields } from './labels.ts';
 const bertSchema = z.object({
   ...labelFields,
   vocab_size: size,
-  hidden_size: size,
-  num_hidden_layers: size,
+  hidden_size: widthField,
+  num_hidden_layers: layerCount,
   num_attention_heads: size,
-  intermediate_size: size,
+  intermediate_size: widthField,
   hidden_act: activationName.default('gelu'),
   max_position_embeddings: size,
   type_vocab_size: size.default(2),
@@ -181,10 +183,10 @@ function encoderLayer(b: GraphBuilder, x: string, layer: EncoderLayer): string {
 const distilbertSchema = z.object({
   ...labelFields,
   vocab_size: size,
-  dim: size,
-  n_layers: size,
+  dim: widthField,
+  n_layers: layerCount,
   n_heads: size,
-  hidden_dim: size,
+  hidden_dim: widthField,
   activation: activationName.default('gelu'),
   max_position_embeddings: size,
   dropout: ratio.default(0.1),

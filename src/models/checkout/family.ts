@@ -61,8 +61,12 @@ export function family<Config>(schema: z.ZodType<Config>, parts: FamilyParts<Con
   };
 }
 
-/** A count or a width. */
+/** A count, such as of tokens. */
 export const size: z.ZodType<number> = z.number().int().min(1).max(10_000_000);
+/** The width of an activation. */
+export const widthField: z.ZodType<number> = z.number().int().min(1).max(100_000);
+/** How many layers there are. */
+export const layerCount: z.ZodType<number> = z.number().int().min(1).max(1000);
 /** The probability of dropout. */
 export const ratio: z.ZodType<number> = z.number().min(0).max(0.999);
 /** What keeps a division from zero. */

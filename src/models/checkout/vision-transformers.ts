@@ -16,18 +16,20 @@ import {
   type Family,
   family,
   initialWeights,
+  layerCount,
   ratio,
   size,
+  widthField,
 } from './family.ts';
 import { labelCount, labelFields } from './labels.ts';
 
 const vitSchema = z.object({
   ...labelFields,
   architectures: z.array(z.string()).nullish(),
-  hidden_size: size,
-  num_hidden_layers: size,
+  hidden_size: widthField,
+  num_hidden_layers: layerCount,
   num_attention_heads: size,
-  intermediate_size: size,
+  intermediate_size: widthField,
   hidden_act: activationName.default('gelu'),
   hidden_dropout_prob: ratio.default(0),
   attention_probs_dropout_prob: ratio.default(0),

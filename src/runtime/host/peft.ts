@@ -15,33 +15,49 @@ const prefix = 'base_model.model.';
 export const adapterConfigName = 'adapter_config.json';
 export const adapterWeightsName = 'adapter_model.safetensors';
 
-const patternSchema = z.record(z.string(), z.number().positive()).nullish();
+type Patterns = Readonly<Record<string, number>> | null | undefined;
+
+/** What PEFT's adapter_config.json says. */
+export interface AdapterConfig {
+  readonly r: number;
+  readonly lora_alpha: number;
+  readonly lora_dropout: number;
+  readonly use_rslora?: boolean | null | undefined;
+  /** Ranks and alphas of some modules, by the ends of their names. */
+  readonly rank_pattern?: Patterns;
+  readonly alpha_pattern?: Patterns;
+}
+
+const rank = z.number().int().min(1).max(65_536);
+const alpha = z.number().positive();
 
 const configSchema = z.object({
   peft_type: z.literal('LORA'),
-  r: z.number().int().min(1).max(65_536),
-  lora_alpha: z.number().positive(),
+  r: rank,
+  lora_alpha: alpha,
   lora_dropout: z.number().min(0).lt(1).default(0),
   bias: z.literal('none').default('none'),
   use_rslora: z.boolean().nullish(),
   use_dora: z.literal(false).nullish(),
-  rank_pattern: patternSchema,
-  alpha_pattern: patternSchema,
+  rank_pattern: z.record(z.string(), rank).nullish(),
+  alpha_pattern: z.record(z.string(), alpha).nullish(),
 });
 
-type AdapterConfig = z.infer<typeof configSchema>;
+/** Checks an adapter_config.json. Throws InputError that names `path`. */
+export function parseAdapterConfig(document: unknown, path: string): AdapterConfig {
+  const parsed = configSchema.safeParse(document);
+  if (parsed.success) return parsed.data;
+  const [issue] = parsed.error.issues;
+  throw new InputError(
+    `${path}: "${(issue?.path ?? []).join('.')}" is missing, wrong or not supported (${issue?.message}); ` +
+      'adapters are LoRA, without biases.',
+  );
+}
 
 /** Reads the adapter in a folder, for a model without it. Throws InputError. */
 export function readAdapter(folder: string, graph: Graph): GivenAdapter {
   const configPath = join(folder, adapterConfigName);
-  const parsed = configSchema.safeParse(readJson(configPath));
-  if (!parsed.success) {
-    const [issue] = parsed.error.issues;
-    throw new InputError(
-      `${configPath}: "${(issue?.path ?? []).join('.')}" is missing, wrong or not supported (${issue?.message}); ` +
-        'adapters are LoRA, without biases.',
-    );
-  }
+  const config = parseAdapterConfig(readJson(configPath), configPath);
   const path = join(folder, adapterWeightsName);
   const byModule = new Map(adaptable(graph).map((weight) => [weight.replace(/\.weight$/, ''), weight]));
   const options = new Map<string, AdapterOptions>();
@@ -52,20 +68,34 @@ export function readAdapter(folder: string, graph: Graph): GivenAdapter {
     const weight = byModule.get(module ?? '');
     if (module !== undefined && weight === undefined)
       throw new InputError(`${path} adapts ${module}, which is no linear layer of the model: take its own adapter.`);
-    const rank = value.shape[0] ?? 1;
-    if (module !== undefined && weight !== undefined) options.set(weight, optionsOf(parsed.data, module, rank));
+    if (module !== undefined && weight !== undefined) {
+      const rank = rankOf(config, module);
+      if (value.shape[0] !== rank)
+        throw new InputError(
+          `${path} has ${module} with rank ${value.shape[0]}, and ${configPath} says ${rank}: they do not belong ` +
+            'together; copy both again.',
+        );
+      options.set(weight, optionsOf(config, module, rank));
+    }
     values.set(name, value);
   }
   if (options.size === 0) throw new InputError(`${path} holds no lora_A: it is no adapter of LoRA's.`);
   return { source: path, options, values };
 }
 
+/** What a pattern says of a module, if one names it. */
+function patternOf(patterns: Patterns, module: string): number | undefined {
+  const found = Object.entries(patterns ?? {}).find(([name]) => module === name || module.endsWith(`.${name}`));
+  return found?.[1];
+}
+
+function rankOf({ rank_pattern: patterns, r }: AdapterConfig, module: string): number {
+  return patternOf(patterns, module) ?? r;
+}
+
 /** The factor of one module, whose rank and alpha may be its own. */
 function optionsOf(config: AdapterConfig, module: string, rank: number): AdapterOptions {
-  const own = Object.entries(config.alpha_pattern ?? {}).find(
-    ([pattern]) => module === pattern || module.endsWith(`.${pattern}`),
-  );
-  const alpha = own?.[1] ?? config.lora_alpha;
+  const alpha = patternOf(config.alpha_pattern, module) ?? config.lora_alpha;
   return {
     rank,
     scaling: alpha / (config.use_rslora === true ? Math.sqrt(rank) : rank),

@@ -56,19 +56,26 @@ function openWeights(folder: string): ReadonlyMap<string, Tensor> {
 
 const indexSchema = z.object({ weight_map: z.record(z.string(), z.string()) });
 
-function openShards(folder: string): ReadonlyMap<string, Tensor> {
-  const path = join(folder, indexName);
-  const parsed = indexSchema.safeParse(readJson(path));
+/** By weight: the file that holds it, which lies in the index's folder. Throws InputError that names `path`. */
+export function shardsOf(index: unknown, path: string): ReadonlyMap<string, string> {
+  const parsed = indexSchema.safeParse(index);
   if (!parsed.success) throw new InputError(`${path} has no "weight_map" of names and files; download it again.`);
-  const places = Object.entries(parsed.data.weight_map);
-  const shards = new Map<string, ReadonlyMap<string, Tensor>>();
-  for (const [, file] of places) {
-    if (shards.has(file)) continue;
+  const places = new Map(Object.entries(parsed.data.weight_map));
+  for (const file of places.values())
     if (!/^[^/\\:]+\.safetensors$/.test(file))
       throw new InputError(
         `${path} names ${JSON.stringify(file.slice(0, 100))}, which is no safetensors file in its folder; take the ` +
           'index of the checkout.',
       );
+  return places;
+}
+
+function openShards(folder: string): ReadonlyMap<string, Tensor> {
+  const path = join(folder, indexName);
+  const places = [...shardsOf(readJson(path), path)];
+  const shards = new Map<string, ReadonlyMap<string, Tensor>>();
+  for (const [, file] of places) {
+    if (shards.has(file)) continue;
     if (!existsSync(join(folder, file)))
       throw new InputError(`${path} names ${file}, which is not in ${folder}: download it, too.`);
     shards.set(file, openSafetensors(join(folder, file)));

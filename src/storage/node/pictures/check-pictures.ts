@@ -66,10 +66,6 @@ function isCutOff(format: string, tail: Buffer): boolean {
 /** What a decoder said, on one line. */
 export function reasonOf(error: unknown): string {
   const text = error instanceof Error ? error.message : String(error);
-  return text
-    .split('\n')
-    .map((line) => line.trim())
-    .filter((line) => line !== '')
-    .join('; ')
-    .slice(0, 200);
+  const lines = text.split('\n').map((line) => line.trim().replace(/^.*: (?=Vips)/, ''));
+  return [...new Set(lines.filter((line) => line !== ''))].join('; ').slice(0, 200);
 }

@@ -58,7 +58,8 @@ async function classesIn(
     const label = classNames.indexOf(name);
     if (label < 0)
       throw new InputError(
-        `${join(folder, name)} is a class that the training pictures do not have; these are ${listed(classNames)}.`,
+        `${join(folder, name)} is a class that the training pictures do not have; these are ${listed(classNames)}: ` +
+          'rename or move that folder, or train with pictures of the class.',
       );
     const { pictures, others } = await picturesBelow(join(folder, name));
     otherCount += others;

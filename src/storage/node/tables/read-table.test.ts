@@ -144,15 +144,21 @@ test('what is no such table is one sentence with its line', async () => {
     ['a,b\n1,2\n\n1,2,3', 't.csv, line 4, has 3 columns, but the first line has 2; every line needs the same.'],
     ['1,2\n1e39,4', 't.csv, line 2, column 1, is "1e39", which is not a finite number; correct or remove that line.'],
     ['1,2\n"3,4', 't.csv, line 2, has a quotation mark that does not close; correct that line.'],
+    ['1,2\n3,4\n"5,6\n7,8\n9,1\n', 't.csv, line 3, has a quotation mark that does not close; correct that line.'],
     ['1,2\n"3"x,4', 't.csv, line 2, has a quotation mark that does not close; correct that line.'],
     ['a,b\n1,\n2,3', 't.csv, line 2, has no value in the label column b: complete or remove them.'],
-    ['a,b\n1,x', 't.csv has one class only (x) in the column b, and nothing can be told apart.'],
+    [
+      'a,b\n1,x',
+      't.csv has one class only (x) in the column b, and nothing can be told apart: add rows of another, or name ' +
+        'another column with --label.',
+    ],
     ['a,a\n1,2', 't.csv has two columns named "a": rename one of them.'],
     ['a,b\n1,2\n', 't.csv has no column kind; its columns are a, b.', { labels: ['kind'] }],
     ['a,b,c\n,1,2\n', 't.csv has no value in the column a: leave it out with --columns.'],
     [
       'a,b\n1,dog\n2,cat\n3,cow',
-      't.csv, line 4, has the label "cow", which the training data do not have; these have cat, dog.',
+      't.csv, line 4, has the label "cow", which the training data do not have; these have cat, dog: correct ' +
+        'that label, or train with rows of it.',
       { classNames: ['cat', 'dog'] },
     ],
     [

@@ -41,6 +41,7 @@ const complaints: Readonly<Record<string, string>> = {
 /** Reads delimited text; the first line names the columns unless it holds numbers only. */
 async function readDelimited(source: Source): Promise<Table> {
   const delimiter = delimiterOf(source);
+  let lastLine = 0;
   const parser = parse({
     bom: true,
     delimiter,
@@ -49,6 +50,10 @@ async function readDelimited(source: Source): Promise<Table> {
     relax_column_count: true,
     skip_empty_lines: true,
     trim: true,
+    on_record: (record: string[], { lines }) => {
+      lastLine = lines;
+      return record;
+    },
   });
   const texts = Readable.from(pieces(source));
   texts.once('error', (error) => parser.destroy(error));
@@ -65,16 +70,18 @@ async function readDelimited(source: Source): Promise<Table> {
       builder.add(record as readonly Cell[], info.lines);
     }
   } catch (error) {
-    throw explained(error, source);
+    throw explained(error, source, lastLine);
   }
   if (builder === undefined) throw new InputError(`${source.name} is empty; a table with one line a sample is needed.`);
   return builder.build();
 }
 
-function explained(error: unknown, { name }: Source): unknown {
+/** A quotation mark that does not close is in the record behind the last whole one, which ends in `lastLine`. */
+function explained(error: unknown, { name }: Source, lastLine: number): unknown {
   const { code, message, lines } = error as Partial<CsvError> & { readonly lines?: number };
   if (error instanceof InputError || code === undefined) return error;
-  return new InputError(`${name}, line ${lines ?? 1}, ${complaints[code] ?? `is no line of a table (${message})`}.`);
+  const line = code === 'CSV_QUOTE_NOT_CLOSED' ? lastLine + 1 : (lines ?? 1);
+  return new InputError(`${name}, line ${line}, ${complaints[code] ?? `is no line of a table (${message})`}.`);
 }
 
 function checkWidth({ name }: Source, record: readonly string[]): void {

@@ -36,7 +36,8 @@ function namedClasses(table: Table, { values, name, ...column }: Column, known?:
   const classNames = known ?? textsOf({ ...column, values, name } as TextColumn);
   if (classNames.length === 1 && known === undefined)
     throw new InputError(
-      `${source} has one class only (${classNames[0]}) in the column ${name}, and nothing can be told apart.`,
+      `${source} has one class only (${classNames[0]}) in the column ${name}, and nothing can be told apart: ` +
+        'add rows of another, or name another column with --label.',
     );
   const numbers = new Map(classNames.map((text, index) => [text, index]));
   const labels = Int32Array.from({ length: rowCount }, (_, row) => {
@@ -44,7 +45,8 @@ function namedClasses(table: Table, { values, name, ...column }: Column, known?:
     if (label !== undefined) return label;
     throw new InputError(
       `${source}, line ${lineOf(row)}, has the label ${JSON.stringify(values[row])}, which the training data do not ` +
-        `have; these have ${classNames.slice(0, 8).join(', ')}${classNames.length > 8 ? ' and others' : ''}.`,
+        `have; these have ${classNames.slice(0, 8).join(', ')}${classNames.length > 8 ? ' and others' : ''}: ` +
+        'correct that label, or train with rows of it.',
     );
   });
   return { field: wrap('int32', [rowCount], labels), classNames };
