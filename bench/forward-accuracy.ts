@@ -1,10 +1,10 @@
 // What forward gradients learn beside backpropagation: AsyncFGD's Tables 1 (small nets from scratch) and 2 (transfer),
-// and ways to make the variance smaller, on the digits and on a part of Fashion-MNIST. One device; overlapping rounds by
-// the delayed oracle, which equals a pipeline. Each run is a line of JSON in a file, so that a stopped table goes on.
-//   npm run bench -- forward-accuracy [--runs FILE] [--tables 1,2,variance] [--epochs 10] [--samples 4000] [--tests 2000]
-//     [--rates 0.0001,0.001,0.01] [--only TEXT] [--backbone FILE] [--report]
-// Of each method the best of the learning rates on a tenth of the training data is tested, as in the paper. Table 2 takes
-// a backbone with published weights: bench/forward_accuracy_backbone.py writes it.
+// and ways to make the variance smaller, on the digits and on a part of Fashion-MNIST. One device; overlapping rounds
+// by the delayed oracle, which equals a pipeline. Each run is a line of JSON in a file: a stopped table goes on.
+//   npm run bench -- forward-accuracy [--runs FILE] [--tables 1,2,variance] [--epochs 10] [--samples 4000]
+//     [--tests 2000] [--rates 0.0001,0.001,0.01] [--only TEXT] [--backbone FILE] [--report]
+// Of each method, the learning rate that is best on a tenth of the training data is tested, as in the paper. Table 2
+// takes a backbone with published weights: bench/forward_accuracy_backbone.py writes it.
 
 import { appendFileSync, existsSync, readFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';

@@ -59,7 +59,7 @@ export function differenceGraph(stage: StaticGraph, options: DifferenceOptions):
   };
 }
 
-/** By their names, the parameters a step along the directions, and a step against them, where inputs have their other values. */
+/** By name, the parameters a step along the directions, and a step against them, where inputs are the second pass's. */
 function movedParameters(
   e: Emitter,
   { inputs, parameters, step }: DifferenceOptions,

@@ -59,7 +59,7 @@ export interface ForwardGradientSpec {
   readonly scales: Readonly<Record<string, TangentScale>>;
   /** Ramps grow from epoch to epoch. */
   readonly roundsPerEpoch: number;
-  /** The derivative comes from two forward passes, so far to both sides (finite-difference.ts). Absent: from tangents. */
+  /** The step of two forward passes that give the derivative (finite-difference.ts). Absent: tangents do. */
   readonly difference?: number;
 }
 

@@ -93,7 +93,7 @@ export interface TrainSettings extends DataSettings {
   readonly tangentScale: readonly string[];
   /** Of forward gradients: the step of two forward passes in place of tangents. Absent: tangents. */
   readonly tangentDifference?: number;
-  /** Of forward gradients: `OUT=IN`, what steps of a sequence hand to the next (sequences.ts). None: samples are whole. */
+  /** Of forward gradients: `OUT=IN`, what steps of sequences hand to the next (sequences.ts). None: no sequences. */
   readonly state: readonly string[];
   /** What may travel in fewer bits over links, of a plan that is made here. */
   readonly compress: CompressMode;

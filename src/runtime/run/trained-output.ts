@@ -47,7 +47,10 @@ export function outputOf(model: Graph, loss: LossKind, output: string | undefine
   return { graph, notes };
 }
 
-/** The model with this output alone, beside those of its states; as it is where none is named. Throws InputError for one that it does not have. */
+/**
+ * The model with this output alone, beside those of its states; as it is where none is named. Throws InputError for one
+ * that it does not have.
+ */
 export function withOutput(model: Graph, name: string | undefined, flag = '--output'): Graph {
   if (name === undefined) return model;
   const found = model.outputs.find((output) => output.name === name);
