@@ -167,7 +167,7 @@ function propagate(
   return starts;
 }
 
-/** All nodes, with the outputs' tangents under their final names; one that cannot be renamed is copied. */
+/** All nodes, with the outputs' tangents under their final names; one that cannot be renamed is copied, an input not. */
 function nameTangents(
   emitter: Emitter,
   { nodes, aliases, tangents }: Arranged & { readonly tangents: ReadonlyMap<string, string> },
@@ -177,6 +177,7 @@ function nameTangents(
   const rename = new Map<string, string>();
   const targets = [...tangents].map(([output, tangent]) => {
     let value = aliases.get(tangent) ?? tangent;
+    if (value === tangentName(output)) return value; // an input that only passes through
     if (!computed.has(value) || rename.has(value)) {
       value = emitter.emit('Identity', [value]);
       all.push(emitter.nodes.at(-1) as Node);
