@@ -35,3 +35,13 @@ export function integer(flag: string, text: string): number {
   if (text.trim() === '' || !Number.isInteger(value)) throw new InputError(`${flag} ${text} must be a whole number.`);
   return value;
 }
+
+/** ADDRESS:PORT, an address of IPv6 in brackets. Throws InputError. */
+export function addressAndPort(flag: string, text: string): { readonly host: string; readonly port: number } {
+  const found = /^(?:\[([0-9a-f:.]+)\]|([\w.-]+)):(\d{1,5})$/i.exec(text);
+  const port = Number(found?.[3]);
+  const host = found?.[1] ?? found?.[2];
+  if (host === undefined || !(port <= 65_535))
+    throw new InputError(`${flag} ${text} is not ADDRESS:PORT, such as 127.0.0.1:8000: write it so.`);
+  return { host, port };
+}

@@ -18,7 +18,9 @@ type ModeSetting =
   | 'recovery'
   | 'tangents'
   | 'tangent'
-  | 'tangentScale';
+  | 'tangentScale'
+  | 'tangentDifference'
+  | 'state';
 
 export const modeSettings: Readonly<Record<ModeSetting, Setting>> = {
   mode: {
@@ -87,6 +89,22 @@ export const modeSettings: Readonly<Record<ModeSetting, Setting>> = {
     default: [],
     isList: true,
   },
+  tangentDifference: {
+    argument: 'STEP',
+    description:
+      'forward-gradient: derivatives from two forward passes, so far along a direction and against it (MeZO), in ' +
+      'place of tangents; 0.001 is usual',
+    schema: numeric(z.number().positive('must be more than 0')),
+  },
+  state: {
+    argument: 'OUT=IN',
+    description:
+      "forward-gradient: a recurrent cell's output that is its input in the next time step; samples are sequences " +
+      '[samples, steps, ...], and --batch counts steps; may be repeated',
+    schema: z.array(text),
+    default: [],
+    isList: true,
+  },
 };
 
 /** Settings that do not go together, or with the mode. Throws InputError. */
@@ -95,6 +113,8 @@ export function checkMode(settings: TrainSettings): void {
   if (mode === 'async') checkAsynchronous(settings);
   if (mode === 'forward-gradient') checkForwardGradient(settings);
   if (mode === 'auto') checkAuto(settings);
+  if (settings.state.length > 0 && mode !== 'forward-gradient')
+    throw new InputError('--state needs --mode forward-gradient: other modes would keep every step of a sequence.');
   checkRecovery(settings);
   const ofStream = [
     [staleness !== undefined, '--staleness'],
@@ -126,13 +146,29 @@ function checkRecovery(settings: TrainSettings): void {
   if (strict) throw new InputError(`--recovery ${recovery} does not take --strict: leave one of them out.`);
 }
 
-function checkAsynchronous({ workers, remote, schedule }: TrainSettings): void {
+function checkAsynchronous({ workers, remote, schedule, ...settings }: TrainSettings): void {
   if (workers + remote === 0)
     throw new InputError(
       '--mode async needs several devices, whose rounds can overlap: give --workers N or --remote N.',
     );
   if (schedule !== autoSchedule)
     throw new InputError(`--mode async has a schedule of its own: leave out --schedule ${schedule}.`);
+  if (settings.strict) checkStrictStream(settings);
+}
+
+/** The same bits whatever the plan: then a plan must not decide which weights a round reads. */
+function checkStrictStream({ verticalSync, aggregate, staleness, plan }: Partial<TrainSettings>): void {
+  const refused = [
+    [verticalSync === false, '--no-vertical-sync', 'how old the weights of a layer are would depend on its stage'],
+    [(aggregate ?? 0) > 0, `--aggregate ${aggregate}`, 'which versions are averaged depends on the stages'],
+  ] as const;
+  for (const [isGiven, flag, why] of refused)
+    if (isGiven) throw new InputError(`--mode async --strict does not take ${flag}: ${why}; leave one of them out.`);
+  if (staleness === undefined && plan === undefined)
+    throw new InputError(
+      '--mode async --strict needs --staleness N: weights as old as that are read whatever the plan, and else each ' +
+        'plan has a staleness of its own.',
+    );
 }
 
 function checkAuto({ plan, schedule, strict, compress, useAll }: TrainSettings): void {

@@ -192,7 +192,7 @@ test('plan --mode async: a stream that simulate and what-if take; its events car
   const asked = [...flags, '--batch', '64', '--planner', 'asteroid', '--mode', 'async', '--optimizer', 'adam'];
   const { plan } = await json<{ plan: Plan }>('plan', ...asked, '-o', 'stream.json');
   assert.equal(plan.schedule, 'async');
-  const given = [...flags, '--plan', 'stream.json'];
+  const given = [...flags, '--plan', 'stream.json', '--optimizer', 'adam'];
   const simulated = await json<Simulation>(
     'simulate',
     ...given,
@@ -207,6 +207,8 @@ test('plan --mode async: a stream that simulate and what-if take; its events car
   assert.match(await readFile(at('stream-trace.json'), 'utf8'), /"name":"forward 1\.0"/);
   const { before, after } = await json<WhatIf>('what-if', ...given, '--leave', 'tx2');
   assert.deepEqual([before.schedule, after.schedule], ['async', 'async']);
+  assert.deepEqual(peaksOf(simulated), plan.predicted.peakMemoryMiB);
+  assert.deepEqual(before.predicted.peakMemoryMiB, plan.predicted.peakMemoryMiB);
   // A device that has too little memory for its part, versions included, is named.
   const [name = ''] = plan.stages[0]?.devices ?? [];
   const neededMiB = simulated.devices[name]?.peakMemoryMiB ?? 0;
@@ -220,6 +222,48 @@ test('plan --mode async: a stream that simulate and what-if take; its events car
   const loss = await json<LossPrediction>('what-if', ...given, '--kill', 'tx2', '--planner', 'ftpipehd');
   assert.deepEqual([loss.light.plan.schedule, loss.heavy.plan.schedule], ['async', 'async']);
 });
+
+test('copies for the case of a loss: plan, simulate and what-if count them alike, in refusals too', async () => {
+  const asked = [...flags, '--batch', '64', '--planner', 'straight', '--mode', 'async', '--momentum', '0.9'];
+  const { plan } = await json<{ plan: Plan }>('plan', ...asked, '-o', 'copied.json');
+  const alone = (await json<{ plan: Plan }>('plan', ...asked, '--replicate-every', '0')).plan;
+  assert.deepEqual(alone.stages, plan.stages);
+  const given = [...flags, '--plan', 'copied.json', '--momentum', '0.9'];
+  for (const [copies, { predicted }] of [
+    [[], plan],
+    [['--replicate-every', '0'], alone],
+  ] as const) {
+    assert.deepEqual(peaksOf(await json('simulate', ...given, ...copies)), predicted.peakMemoryMiB);
+    const { before } = await json<WhatIf>('what-if', ...given, ...copies, '--slow', 'tx2=0.5');
+    assert.deepEqual(before.predicted.peakMemoryMiB, predicted.peakMemoryMiB);
+  }
+  // A device that has room for its part alone.
+  const [[name, withCopies], lessMiB] = largestCopies(plan, alone);
+  const own = new RegExp(`(${name}, .*memoryMiB: )\\d+`);
+  const roomMiB = Math.ceil(withCopies - lessMiB / 2);
+  assert.ok(roomMiB < withCopies);
+  await writeFile(at('no-copies.yaml'), nanos.replace(own, `$1${roomMiB}`));
+  const tight = ['--model', 'digits', '--cluster', 'no-copies.yaml', '--plan', 'copied.json', '--momentum', '0.9'];
+  const refusal = new RegExp(`fits?: device "${name}" has ${roomMiB} MiB.*, and its part takes \\d+`);
+  assert.match(await refused('simulate', ...tight), refusal);
+  assert.match(await refused('what-if', ...tight, '--slow', 'tx2=0.5'), refusal);
+  await json('simulate', ...tight, '--replicate-every', '0');
+  await json('what-if', ...tight, '--slow', 'tx2=0.5', '--replicate-every', '0');
+  assert.match(await refused('simulate', ...tight, '--replicate-every', 'x'), /--replicate-every x must be a whole/);
+});
+
+function peaksOf({ devices }: Pick<Simulation, 'devices'>): Readonly<Record<string, number>> {
+  const peaks = Object.entries(devices).map(([name, { peakMemoryMiB }]) => [name, peakMemoryMiB] as const);
+  return Object.fromEntries(peaks.filter(([, mib]) => mib > 0));
+}
+
+/** The device whose copies take the most, what it takes with them, and how much of that they are. */
+function largestCopies({ predicted }: Plan, alone: Plan): readonly [readonly [string, number], number] {
+  const more = Object.entries(predicted.peakMemoryMiB).map(
+    (entry) => [entry, entry[1] - (alone.predicted.peakMemoryMiB[entry[0]] ?? 0)] as const,
+  );
+  return more.reduce((most, each) => (each[1] > most[1] ? each : most));
+}
 
 test('plan --mode auto: what each mode costs, and the choice; what does not go together is refused', async () => {
   const asked = ['plan', ...flags, '--batch', '64', '--planner', 'asteroid', '--mode', 'auto'];

@@ -5,6 +5,7 @@ import type { Plan } from '../cluster/cluster.ts';
 import { InputError, RunError } from '../errors.ts';
 import { type CompressInput, planCompressedSteps } from '../planner/compress.ts';
 import type { Pin } from '../planner/constraints.ts';
+import { fittingWithCopies, planWithCopies } from '../planner/replan/room-for-copies.ts';
 import type { Steps } from '../planner/steps.ts';
 import { interruptSignal, type Output } from './output.ts';
 import { bar, duration } from './terminal.ts';
@@ -24,10 +25,20 @@ export interface PlanSearch {
 /** How a search hears that its time is up, and tells what it has found. */
 export type SearchHooks = Required<Pick<CompressInput, 'isTimeUp' | 'onBetter'>>;
 
-/** Searches for a plan of training, as search does. */
-export function searchPlan(input: CompressInput, output: Output, askedLimitMs?: number): Promise<PlanSearch> {
-  const begin = (hooks: SearchHooks): Steps<Plan> => planCompressedSteps({ ...input, ...hooks });
-  return search(begin, input.planner === 'best', output, askedLimitMs);
+/** Searches for a plan of training, as search does, with room for the copies of a stream if any are made. */
+export async function searchPlan(
+  { isCopied, ...input }: CompressInput & { readonly isCopied: boolean },
+  output: Output,
+  askedLimitMs?: number,
+): Promise<PlanSearch> {
+  const copies = { profile: input.profile, optimizerState: input.optimizerState, isCopied };
+  const begin = (hooks: SearchHooks): Steps<Plan> =>
+    planWithCopies(input.cluster, copies, (cluster) => planCompressedSteps({ ...input, ...hooks, cluster }));
+  const found = await search(begin, input.planner === 'best', output, askedLimitMs);
+  // A search that was ended early has its best plan so far as it was found: without copies.
+  return found.isCutShort && input.planner !== 'best'
+    ? { ...found, plan: fittingWithCopies(found.plan, input.cluster, copies) }
+    : found;
 }
 
 /**

@@ -1,5 +1,5 @@
-// The commands in README.md are run as they stand there, but for the network's addresses and, over the network, the
-// number of rounds.
+// The commands in README.md and docs/start.md are run as they stand there, but for the network's addresses and, over
+// the network, the number of rounds.
 
 import assert from 'node:assert/strict';
 import { existsSync } from 'node:fs';
@@ -24,9 +24,10 @@ function folderOf(name: string, below: string = import.meta.dirname): string {
   return folderOf(name, dirname(below));
 }
 
-/** The lines of the README's shell blocks, without comments, lines that end in \ joined. */
+/** The lines of their shell blocks, without comments, lines that end in \ joined. */
 async function shellLines(): Promise<string[]> {
-  const text = await readFile(join(repository, 'README.md'), 'utf8');
+  const texts = ['README.md', join('docs', 'start.md')].map((path) => readFile(join(repository, path), 'utf8'));
+  const text = (await Promise.all(texts)).join('\n');
   const blocks = [...text.matchAll(/```sh\n([\s\S]*?)```/g)].map((match) => match[1] ?? '');
   return blocks
     .join('\n')
@@ -58,7 +59,7 @@ before(async () => {
   await cp(join(repository, 'clusters'), join(cwd, 'clusters'), { recursive: true });
 });
 
-test('the README holds these commands and no others', async () => {
+test('the README and the page after it hold these commands and no others', async () => {
   const commands = (await shellLines()).map((line) =>
     line
       .split(/\s+/)

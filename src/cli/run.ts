@@ -16,6 +16,7 @@ import type { TrainSettings } from '../runtime/run/settings.ts';
 import type { RunFolder } from '../storage/run-folder.ts';
 import { useEntries } from '../training/data/preparation.ts';
 import { describeRun } from './describe-run.ts';
+import { type AnsweredMetrics, answerMetrics } from './metrics.ts';
 import { makeRunFolder } from './new-folder.ts';
 import { interruptedExitCode, type Output } from './output.ts';
 import { keepResults, writeReport } from './results/keep-results.ts';
@@ -46,6 +47,8 @@ export interface Surroundings {
   readonly localWorkers: LocalWorkers | undefined;
   /** Whether browsers may look on. */
   readonly dashboard: DashboardFlag;
+  /** ADDRESS:PORT at which Prometheus asks. Default: nowhere. */
+  readonly metrics?: string | undefined;
 }
 
 /** Starts the workers of a run, if it has any, and reads and runs it while they begin. */
@@ -77,13 +80,14 @@ export async function runInNewFolder(
 export async function runIn(
   place: Place,
   run: PreparedRun,
-  { output, signal, localWorkers, dashboard }: Surroundings,
+  { output, signal, localWorkers, dashboard, metrics: metricsAt }: Surroundings,
 ): Promise<FolderResult> {
   const { folder } = place;
   let look: Look | undefined;
   if (!output.isJson) describeRun(run, output.terminal);
   const recorder = recordRun(folder);
   const board = run.settings.tensorboard ? await openBoard(folder.path) : undefined;
+  let metrics: AnsweredMetrics | undefined;
   let roundCount = 0;
   let checkpointRound = run.machine.firstRound;
   const observe = (event: RunEvent): void => {
@@ -91,17 +95,20 @@ export async function runIn(
     if (event.kind === 'checkpoint') checkpointRound = event.round;
     recorder.observe(event);
     board?.observe(event);
+    metrics?.observe(event);
     output.observe(event);
     look?.window?.observe(event);
   };
   const leave = async (): Promise<void> => {
     await look?.close();
     await board?.close();
+    await metrics?.close();
     await recorder.finish();
     if (roundCount === 0) await place.discard?.();
   };
   let result: SessionResult;
   try {
+    if (metricsAt !== undefined) metrics = await answerMetrics(metricsAt, run, output);
     look = await lookOn(run, { output, dashboard, observe });
     await folder.write('config.yaml', toYaml(settingsDocument(run.settings)));
     await writeUse(folder, run);

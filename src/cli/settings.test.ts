@@ -60,6 +60,7 @@ test('defaults', () => {
     tangents: 1,
     tangent: 'rademacher',
     tangentScale: [],
+    state: [],
     engine: 'onnxruntime',
     device: 'cpu',
     threads: 1,
@@ -169,4 +170,28 @@ test('a wrong value is refused in one sentence that says where it stands', () =>
     const given = Object.hasOwn(file, 'data') ? { model: 'net.onnx' } : needed;
     assert.throws(() => resolveSettings({ ...given, ...flags }, file, 'run.yaml'), new InputError(message));
   }
+});
+
+test('strict runs whose rounds overlap: what goes by the stages of a plan is refused', () => {
+  const strictStream = { ...needed, mode: 'async', strict: true, microBatch: '8', workers: '2' };
+  const wrong: readonly (readonly [flags: Record<string, unknown>, says: string])[] = [
+    [
+      { ...strictStream, verticalSync: false },
+      '--mode async --strict does not take --no-vertical-sync: how old the weights of a layer are would depend on ' +
+        'its stage; leave one of them out.',
+    ],
+    [
+      { ...strictStream, staleness: '2', aggregate: '1' },
+      '--mode async --strict does not take --aggregate 1: which versions are averaged depends on the stages; leave ' +
+        'one of them out.',
+    ],
+    [
+      strictStream,
+      '--mode async --strict needs --staleness N: weights as old as that are read whatever the plan, and else each ' +
+        'plan has a staleness of its own.',
+    ],
+  ];
+  for (const [flags, message] of wrong)
+    assert.throws(() => resolveSettings(flags, {}, 'run.yaml'), new InputError(message));
+  assert.equal(resolveSettings({ ...strictStream, staleness: '2' }, {}, '').staleness, 2);
 });

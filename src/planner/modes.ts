@@ -8,6 +8,7 @@ import { program } from '../schedule/generate.ts';
 import { weightVersionCount } from '../schedule/staleness.ts';
 import { simulate } from '../simulator/simulate.ts';
 import { type PlanInput, planSteps } from './plan.ts';
+import { planWithCopies } from './replan/room-for-copies.ts';
 import { finish, type Steps } from './steps.ts';
 
 /** The modes that are compared. */
@@ -18,6 +19,8 @@ export type PlannedMode = (typeof plannedModes)[number];
 export interface ModesInput extends Omit<PlanInput, 'schedule'> {
   /** The modes that the user allows. Default: all. */
   readonly allowed?: readonly PlannedMode[];
+  /** Whether the run makes copies for the case of a loss, for which a stream needs room. Default false. */
+  readonly isCopied?: boolean;
   /** Called when the search for a mode begins. */
   readonly onMode?: (mode: PlannedMode) => void;
 }
@@ -78,7 +81,9 @@ export function* compareModesSteps(input: ModesInput): Steps<ModeChoice> {
   return { modes, chosen };
 }
 
-function* costOf(mode: PlannedMode, question: Omit<PlanInput, 'schedule'>): Steps<ModeCost | RefusedMode> {
+type Question = Omit<ModesInput, 'allowed' | 'onMode'>;
+
+function* costOf(mode: PlannedMode, question: Question): Steps<ModeCost | RefusedMode> {
   try {
     return mode === 'sync' ? costOfPlan(mode, yield* planSteps(question), question) : yield* staleCost(question);
   } catch (error) {
@@ -88,9 +93,9 @@ function* costOf(mode: PlannedMode, question: Omit<PlanInput, 'schedule'>): Step
 }
 
 /** The fastest stream, or the least stale one if that is hardly slower. */
-function* staleCost(question: Omit<PlanInput, 'schedule'>): Steps<ModeCost> {
+function* staleCost(question: Question): Steps<ModeCost> {
   const asked = { ...question, schedule: 'async' };
-  const fastest = costOfPlan('async', yield* planSteps(asked), question);
+  const fastest = costOfPlan('async', yield* streamSteps(asked), question);
   if (fastest.staleness === 0) return fastest;
   const calm = yield* leastStale(asked);
   const isWorth = calm === undefined || fastest.samplesPerS >= leastGain * calm.samplesPerS;
@@ -98,13 +103,21 @@ function* staleCost(question: Omit<PlanInput, 'schedule'>): Steps<ModeCost> {
 }
 
 /** The stream with as few micro-batches in flight as keep all stages busy; undefined if none fits. */
-function* leastStale(asked: PlanInput): Steps<ModeCost | undefined> {
+function* leastStale(asked: Question & Pick<PlanInput, 'schedule'>): Steps<ModeCost | undefined> {
   try {
-    return costOfPlan('async', yield* planSteps({ ...asked, isLeastStale: true }), asked);
+    return costOfPlan('async', yield* streamSteps({ ...asked, isLeastStale: true }), asked);
   } catch (error) {
     if (error instanceof InputError) return undefined;
     throw error;
   }
+}
+
+/** A stream, with room for its copies. */
+function streamSteps({ isCopied = false, ...asked }: Question & Pick<PlanInput, 'schedule'>): Steps<Plan> {
+  const { profile, optimizerState } = asked;
+  return planWithCopies(asked.cluster, { profile, optimizerState, isCopied }, (cluster) =>
+    planSteps({ ...asked, cluster }),
+  );
 }
 
 /** What a plan costs in its mode. */
@@ -123,7 +136,7 @@ export function costOfPlan(
     ...{ mode, plan, roundMs, samplesPerS },
     bubbleShare: idle / names.length,
     staleness: Math.max(...versions),
-    peakMemoryMiB: Object.fromEntries(names.map((name) => [name, devices[name]?.peakMemoryMiB ?? 0])),
+    peakMemoryMiB: Object.fromEntries(names.map((name) => [name, plan.predicted.peakMemoryMiB[name] ?? 0])),
     versionsMiB: versionsOf(plan, profile, versions),
   };
 }

@@ -10,11 +10,12 @@ import { InputError } from '../errors.ts';
 import { inferenceSchedule, scheduleOf, tangentSchedule } from '../schedule/schedules.ts';
 import { planTangentSteps, predictedTangentPlan, wishOfTangents } from './forward-gradient.ts';
 import { inferencePlannerNames, planInference, predictedInference } from './inference/plan.ts';
-import { type PlanInput, plan } from './plan.ts';
+import { type PlanInput, planSteps } from './plan.ts';
 import { predictedPlan } from './predict.ts';
 import { holdersAfter } from './replan/backups.ts';
 import { linkLoads, moves, stateBytes, transferTimeMs } from './replan/moves.ts';
-import { finish } from './steps.ts';
+import { planWithCopies, withCopies } from './replan/room-for-copies.ts';
+import { finish, type Steps } from './steps.ts';
 
 export type Change =
   | { readonly kind: 'join'; readonly device: DeviceSpec }
@@ -33,6 +34,8 @@ export interface WhatIfInput extends Omit<PlanInput, 'profile'> {
   readonly current?: PlanLayout;
   /** Of plans by forward gradients that are made here, whose schedule is asked for. Default 1. */
   readonly tangentCount?: number;
+  /** Whether the run makes copies for the case of a loss. Default true. */
+  readonly isCopied?: boolean;
   readonly changes: readonly Change[];
 }
 
@@ -66,7 +69,7 @@ export interface WhatIf {
  * for planner hetpipe.
  */
 export function whatIf(input: WhatIfInput): WhatIf {
-  const { cluster, profileFor, current, changes, tangentCount = 1, ...asked } = input;
+  const { cluster, profileFor, current, changes, tangentCount = 1, isCopied = true, ...asked } = input;
   // Rounds that overlap go on doing so.
   const isStream = current !== undefined && scheduleOf(current.schedule).isStream;
   const rest = isStream ? { schedule: current.schedule, ...asked } : asked;
@@ -77,12 +80,14 @@ export function whatIf(input: WhatIfInput): WhatIf {
     if (layout.schedule === inferenceSchedule) return predictedInference(layout, of, on);
     if (layout.schedule === tangentSchedule)
       return predictedTangentPlan(layout, { profile: of, cluster: on, optimizerState });
-    return predictedPlan(layout, of, on, optimizerState);
+    return withCopies(predictedPlan(layout, of, on, optimizerState), { profile: of, optimizerState, isCopied });
   };
   const wish = current === undefined ? { tangentCount } : wishOfTangents(current);
   const planned = (question: PlanInput): Plan => {
     const { staleness: _, ...own } = question;
-    return own.schedule === tangentSchedule ? finish(planTangentSteps({ ...own, ...wish })) : plan(question);
+    return own.schedule === tangentSchedule
+      ? finish(planTangentSteps({ ...own, ...wish }))
+      : plannedWithCopies(question, isCopied);
   };
   const before = current === undefined ? planned({ ...rest, profile, cluster }) : predicted(current, profile, cluster);
   const changed = changedCluster(cluster, changes);
@@ -104,6 +109,13 @@ export function whatIf(input: WhatIfInput): WhatIf {
     after,
     move: weightsToMove(before, after, changedProfile, changed, optimizerState),
   };
+}
+
+/** The planner's plan, with room for its copies. */
+function plannedWithCopies(question: PlanInput, isCopied: boolean): Plan {
+  const { profile, optimizerState } = question;
+  const find = (cluster: Cluster): Steps<Plan> => planSteps({ ...question, cluster });
+  return finish(planWithCopies(question.cluster, { profile, optimizerState, isCopied }, find));
 }
 
 /** A plan of inference for the changed cluster, by the planner that is asked for if it is one of inference. */

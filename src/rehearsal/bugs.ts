@@ -1,6 +1,7 @@
 // Mistakes of common kinds, each built around the production's code on purpose, to see that the rehearsal finds it. A
 // rehearsal that misses one proves nothing about others.
 
+import type { Tensor } from '../graph/tensor.ts';
 import { step as machineStep } from '../runtime/coordinator/machine.ts';
 import type { MachineEffect, MachineInput, Step } from '../runtime/coordinator/machine-types.ts';
 import type { StagePort } from '../runtime/device/stage.ts';
@@ -123,6 +124,16 @@ export const seededBugs: Readonly<Record<string, SeededBug>> = {
     make: () => onEffects((effect) => (effect.kind === 'send' && effect.message === 'flush' ? [] : [effect])),
     modes: 'async',
   },
+  'a request is answered twice': {
+    make: () => ({ results: (...given) => (given[0] === 2 ? [given, given] : [given]) }),
+    modes: 'infer',
+  },
+  'two answers change places': { make: changedPlaces, modes: 'infer' },
+  'a request is lost in a recovery': { make: lostFeed, faults: losses, modes: 'infer' },
+  'the samples of an answer come in another order': {
+    make: () => ({ frame: (frame) => [frame.kind === 'output' ? withReversedRows(frame) : frame] }),
+    modes: 'infer',
+  },
 };
 
 /** Replaces the machine's effects. */
@@ -204,6 +215,31 @@ function batchAgain(): Bug {
       return [isAgain ? { ...frame, tensors: former.tensors ?? [] } : frame];
     },
   };
+}
+
+/** The results of rounds 1 and 2 come the other way round. */
+function changedPlaces(): Bug {
+  let held: readonly [number, readonly Tensor[]] | undefined;
+  return {
+    results(...given) {
+      if (given[0] === 1) {
+        held = given;
+        return [];
+      }
+      return given[0] === 2 && held !== undefined ? [given, held] : [given];
+    },
+  };
+}
+
+/** The oldest request that was not answered when the layout changed is not sent again. */
+function lostFeed(): Bug {
+  let isNext = false;
+  return onEffects((effect) => {
+    isNext ||= effect.kind === 'changing' && effect.round > 0;
+    if (!isNext || effect.kind !== 'feed') return [effect];
+    isNext = false;
+    return [];
+  });
 }
 
 /** A device gets the inputs of the device that was fed before it. */

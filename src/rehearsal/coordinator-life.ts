@@ -5,7 +5,7 @@ import type { Cluster, Plan, PlanLayout } from '../cluster/cluster.ts';
 import { InputError, RunError } from '../errors.ts';
 import { type Coordinator, createCoordinator } from '../runtime/coordinator/coordinator.ts';
 import type { MachineConfig } from '../runtime/coordinator/machine-types.ts';
-import type { CoordinatorEnd, RunHooks } from '../runtime/coordinator/options.ts';
+import type { CoordinatorEnd, CoordinatorOptions, RunHooks } from '../runtime/coordinator/options.ts';
 import type { Phase, RunEvent } from '../runtime/protocol/events.ts';
 import type { RunState } from '../runtime/protocol/run-state.ts';
 import { type Checkpoint, loadLatestCheckpoint, saveCheckpoint } from '../storage/checkpoints.ts';
@@ -19,6 +19,7 @@ import {
   learningRate,
   trainingSpec,
 } from './exact-model.ts';
+import { InferenceClient, inferenceSubject } from './inference-client.ts';
 import { planWithin, predicted } from './plans.ts';
 import { coordinatorName, randomPlan } from './scenario.ts';
 import type { VirtualProcess } from './virtual-process.ts';
@@ -66,6 +67,8 @@ export class CoordinatorLife {
   #isFromSaved = false;
   /** The last round whose checkpoint was said to be safe. */
   #safeRound = 0;
+  /** Who asks, where the run only infers. */
+  #client: InferenceClient | undefined;
 
   constructor(world: World, onFirstListening: () => void) {
     this.#world = world;
@@ -107,14 +110,16 @@ export class CoordinatorLife {
    * waits for devices or measures.
    */
   silentMs(): number {
-    const isExpected = this.#process.state === 'running' && !this.#isWaiting() && this.#phase !== 'measuring';
+    const isAsked = this.#client?.isContent !== true;
+    const isExpected =
+      this.#process.state === 'running' && !this.#isWaiting() && this.#phase !== 'measuring' && isAsked;
     if (!isExpected) this.#progressAtMs = this.#world.time.nowMs;
     return this.#world.time.nowMs - this.#progressAtMs;
   }
 
   #coordinate(process: VirtualProcess, disk: Disk, checkpoint: Checkpoint | undefined): void {
-    const { scenario, witness, network, devices, bug } = this.#world;
-    const { seed, layerCount, isClipped, plan, endRound } = scenario;
+    const { scenario, witness, network, devices } = this.#world;
+    const { endRound } = scenario;
     const firstRound = checkpoint?.round ?? 0;
     if (firstRound < this.#safeRound)
       witness.violate(`the checkpoint of round ${this.#safeRound} was safe, and is gone`);
@@ -128,26 +133,7 @@ export class CoordinatorLife {
     this.#round = firstRound;
     if (firstRound >= endRound)
       return this.#ended(process, new AlreadyDone(`the run has done its ${firstRound} rounds already`));
-    const coordinator = createCoordinator({
-      machine: this.#machine(firstRound),
-      subject: {
-        modelName: 'exact',
-        sequence: exactSequence(layerCount),
-        label,
-        training: trainingSpec(seed, plan.batchSize, isClipped, scenario.aggregate),
-        state: state ?? initialRunState(seed, layerCount),
-      },
-      hooks: this.#hooks(process, disk),
-      clock: process.clock,
-      peerToken,
-      plan: (_profile, cluster) => this.#plan(process, cluster),
-      planAgain: (_profile, cluster) => this.#plan(process, cluster),
-      ...(scenario.isMeasured
-        ? {}
-        : { givenPlan: { ...plan, predicted: { ...predicted(plan, 1).predicted, peakMemoryMiB: {} } } }),
-      ...(scenario.recovery === undefined ? {} : { recovery: scenario.recovery }),
-      ...(bug?.step === undefined ? {} : { step: bug.step }),
-    });
+    const coordinator = createCoordinator(this.#options(process, disk, firstRound, state));
     const stopListening = network.listen(coordinatorUrl, process, (link) =>
       coordinator.join(link.peer, link, {
         ...{ ...facts, memoryMiB: scenario.memoryMiB },
@@ -157,17 +143,48 @@ export class CoordinatorLife {
     this.#coordinator = coordinator;
     this.#stopWhenAlone(process, coordinator);
     // As the server of a real one does.
-    const released = async (): Promise<void> => {
+    const released = async (end: CoordinatorEnd | Error): Promise<void> => {
+      this.#client?.ended(end);
       stopListening();
       for (const cancel of this.#planning) cancel();
       this.#planning.clear();
       await network.closeAll(process, 'the run is over');
     };
     coordinator.end.then(
-      (end) => released().then(() => this.#ended(process, end)),
-      (error: unknown) => released().then(() => this.#ended(process, error)),
+      (end) => released(end).then(() => this.#ended(process, end)),
+      (error: Error) => released(error).then(() => this.#ended(process, error)),
     );
     if (this.#lifeCount === 1) this.#onFirstListening();
+  }
+
+  #options(process: VirtualProcess, disk: Disk, firstRound: number, state: RunState | undefined): CoordinatorOptions {
+    const { scenario, bug } = this.#world;
+    const { seed, layerCount, isClipped, plan } = scenario;
+    const training = trainingSpec(seed, plan.batchSize, isClipped, scenario.aggregate);
+    this.#client = scenario.isInference
+      ? new InferenceClient(this.#world, process, (round) => this.#progress('answered', round))
+      : undefined;
+    return {
+      machine: { ...this.#machine(firstRound), ...this.#client?.machine },
+      subject: {
+        modelName: 'exact',
+        sequence: exactSequence(layerCount),
+        ...(this.#client === undefined
+          ? { label, training, state: state ?? initialRunState(seed, layerCount) }
+          : { ...inferenceSubject, training: { ...training, isInference: true } }),
+      },
+      hooks: { ...this.#hooks(process, disk), ...this.#client?.hooks },
+      ...this.#client?.options,
+      clock: process.clock,
+      peerToken,
+      plan: (_profile, cluster) => this.#plan(process, cluster),
+      planAgain: (_profile, cluster) => this.#plan(process, cluster),
+      ...(scenario.isMeasured
+        ? {}
+        : { givenPlan: { ...plan, predicted: { ...predicted(plan, 1).predicted, peakMemoryMiB: {} } } }),
+      ...(scenario.recovery === undefined ? {} : { recovery: scenario.recovery }),
+      ...(bug?.step === undefined ? {} : { step: bug.step }),
+    };
   }
 
   /** The first life waits for all devices, a later one for as many as may be left. */
@@ -333,7 +350,7 @@ export class CoordinatorLife {
   #observeStream(event: RunEvent): void {
     if (event.kind === 'recovering') this.#isFromSaved = event.source === 'checkpoint';
     if (event.kind === 'deployment') this.#deployed = event.plan;
-    if (event.kind !== 'stream') return;
+    if (event.kind !== 'stream' || this.#client !== undefined) return;
     const stages = (this.#deployed?.stages ?? []).map(({ layers }, stage, { length }) => ({
       ...{ layers, staleness: event.staleness[stage] ?? 0, versionCount: length - stage },
     }));
@@ -361,6 +378,7 @@ export class CoordinatorLife {
     if (round !== this.#round) witness.violate(`round ${round} committed after ${this.#round} rounds`);
     this.#round = round + 1;
     if (round >= scenario.endRound) return witness.violate(`round ${round} of ${scenario.endRound} committed`);
+    if (scenario.isInference) return;
     const expected = oracle.lossSum(round) / batchSize;
     if (loss !== expected) witness.violate(`the loss of round ${round} is ${loss}, not ${expected}`);
     if (correctCount !== this.#world.samplesIn(round))

@@ -8,8 +8,10 @@ import type { PeerNetwork } from '../runtime/worker/peers.ts';
 import { runWorker } from '../runtime/worker/worker.ts';
 import { batchSizesToProfile, coordinatorUrl } from './coordinator-life.ts';
 import { createExactEngine } from './exact-engine.ts';
+import { ExactForwardStage } from './exact-forward-stage.ts';
 import { exactSequence } from './exact-model.ts';
 import { ExactStage } from './exact-stage.ts';
+import type { StageWorld } from './exact-world.ts';
 import { layerMemory } from './plans.ts';
 import { coordinatorName } from './scenario.ts';
 import type { VirtualProcess } from './virtual-process.ts';
@@ -84,14 +86,17 @@ async function serve(world: World, device: Device, process: VirtualProcess): Pro
     profileCache: { read: async () => profileOf(world, device), write: async () => {} },
     createNetwork: async (_name, _token, onLink) => peerNetwork(world, process, onLink),
     createStage: async (options) => {
-      const stage = new ExactStage(options, {
+      const stageWorld: StageWorld = {
         engine,
         msPerSample: () => scenario.msPerSample * device.slowness,
         epoch: () => device.epoch,
         samplesIn: world.samplesIn,
         ...bug?.world,
         violate: (what) => process.state === 'running' && witness.violate(`${device.name}, ${what}`),
-      });
+      };
+      const stage = scenario.isInference
+        ? new ExactForwardStage(options, stageWorld, scenario.seed)
+        : new ExactStage(options, stageWorld);
       return bug?.stage?.(stage, device.name) ?? stage;
     },
     readModel: ({ layerNames }) => exactSequence(layerNames.length),

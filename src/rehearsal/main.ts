@@ -3,7 +3,7 @@
 
 import { parseArgs } from 'node:util';
 import { InputError } from '../errors.ts';
-import { type RehearsedModes, scenarioIn } from './modes.ts';
+import { type RehearsedModes, rehearsedModes, scenarioIn } from './modes.ts';
 import { rehearse } from './rehearse.ts';
 import { rehearseOnThreads, type SeedSummary } from './seeds.ts';
 
@@ -16,7 +16,7 @@ must hold.
   --seeds N     how many seeds (default 1000; with --trace 1)
   --start S     the first seed (default 0)
   --threads T   worker threads (default 2)
-  --modes M     sync (default) | async, where rounds overlap | mixed
+  --modes M     sync (default) | async, where rounds overlap | infer | mixed
   --trace       prints the scenario and every event`;
 
 interface Flags {
@@ -55,8 +55,9 @@ function readFlags(): Flags {
 }
 
 function modesOf(text: string): RehearsedModes {
-  if (text === 'sync' || text === 'async' || text === 'mixed') return text;
-  throw new InputError(`--modes ${text} must be sync, async or mixed.`);
+  const modes = rehearsedModes.find((name) => name === text);
+  if (modes === undefined) throw new InputError(`--modes ${text} must be one of ${rehearsedModes.join(', ')}.`);
+  return modes;
 }
 
 /** Runs one seed after the other and prints every event. Returns how many had violations. */

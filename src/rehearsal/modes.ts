@@ -1,26 +1,56 @@
-// Scenarios of asynchronous runs: those of the seeds, with plans whose rounds overlap.
+// Scenarios of asynchronous runs and of those that only infer: those of the seeds, with plans whose rounds overlap.
 
 import type { PlanLayout } from '../cluster/cluster.ts';
 import { hash32 } from '../random.ts';
 import { recoveryPolicies } from '../runtime/knowledge/recovery-policies.ts';
-import { scheduleOf } from '../schedule/schedules.ts';
+import { inferenceSchedule, scheduleOf } from '../schedule/schedules.ts';
 import { leastStaleness, withStaleness } from '../schedule/staleness.ts';
-import { type FaultKind, type Scenario, scenarioOf } from './scenario.ts';
+import { type FaultKind, faultKinds, type Scenario, scenarioOf } from './scenario.ts';
 
 /** Which runs are rehearsed. */
-export type RehearsedModes = 'sync' | 'async' | 'mixed';
+export const rehearsedModes = ['sync', 'async', 'infer', 'mixed'] as const;
+export type RehearsedModes = (typeof rehearsedModes)[number];
 
 /** The scenario of a seed in these modes. `kinds`: the faults that may happen; default: all. */
 export function scenarioIn(modes: RehearsedModes, seed: number, kinds?: readonly FaultKind['kind'][]): Scenario {
-  const scenario = scenarioOf(seed, kinds);
-  const isAsynchronous = modes === 'async' || (modes === 'mixed' && hash32(seed, 7) % 2 === 0);
-  return isAsynchronous ? asynchronous(scenario) : scenario;
+  switch (modes === 'mixed' ? modeOf(seed) : modes) {
+    case 'infer':
+      return inferring(scenarioOf(seed, (kinds ?? faultKinds).filter(isSurvived)));
+    case 'async':
+      return asynchronous(scenarioOf(seed, kinds));
+    default:
+      return scenarioOf(seed, kinds);
+  }
+}
+
+/** Of mixed seeds: a quarter each infers and trains synchronously. */
+function modeOf(seed: number): RehearsedModes {
+  if (hash32(seed, 7) % 2 === 0) return 'async';
+  return hash32(seed, 14) % 2 === 0 ? 'infer' : 'sync';
+}
+
+/** Requests are with the coordinator alone: they end with it, and it writes nothing. */
+function isSurvived(kind: FaultKind['kind']): boolean {
+  return kind !== 'kill-coordinator' && kind !== 'disk';
+}
+
+/** The same devices, network and faults, with requests of any size, and more of them than there were rounds. */
+function inferring(scenario: Scenario): Scenario {
+  const { seed } = scenario;
+  return {
+    ...scenario,
+    isInference: true,
+    isClipped: false,
+    plan: withSchedule(scenario.plan, inferenceSchedule),
+    endRound: 4 * scenario.endRound,
+    ...(hash32(seed, 10) % 2 === 0 ? { smallerEvery: 2 } : {}),
+  };
 }
 
 /** The same devices, network and faults, with rounds that overlap, and more of them. */
 function asynchronous(scenario: Scenario): Scenario {
   const { seed } = scenario;
-  const plan = inAsync(scenario.plan);
+  const plan = withSchedule(scenario.plan, 'async');
   const least = Math.max(...leastStaleness(plan));
   const wish = [{}, { verticalSync: false }, { staleness: least + 1 }][hash32(seed, 8) % 3] ?? {};
   const aggregate = hash32(seed, 9) % 3;
@@ -43,11 +73,11 @@ function recoveryIn(seed: number): Pick<Scenario, 'recovery'> {
   return { recovery: { ...recoveryPolicies.ftpipehd, repartition } };
 }
 
-function inAsync(plan: PlanLayout): PlanLayout {
-  const { inFlight } = scheduleOf('async');
+function withSchedule(plan: PlanLayout, schedule: string): PlanLayout {
+  const { inFlight } = scheduleOf(schedule);
   const stages = plan.stages.map((stage, index) => ({
     ...stage,
     inFlight: inFlight(index, plan.stages.length, plan.microBatchCount),
   }));
-  return { ...plan, schedule: 'async', stages };
+  return { ...plan, schedule, stages };
 }

@@ -25,6 +25,13 @@ test('80 seeds with rounds that overlap: every state is that of the delayed orac
   assert.deepEqual(summary.failures, []);
 });
 
+test('60 seeds of requests: each is answered once, in order, with what the model gives', async () => {
+  const summary = await rehearseSeeds({ first: 0, end: 60, modes: 'infer' });
+  assert.deepEqual(summary.failures, []);
+  const wholeCount = summary.outcomes['the run is done after # rounds'] ?? 0;
+  assert.ok(wholeCount > 50, `${wholeCount} runs have answered all`);
+});
+
 test('the same seed is the same run, to the last event', async () => {
   for (const seed of [3, 57, 210]) {
     const [first, second] = [

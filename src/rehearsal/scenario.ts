@@ -58,6 +58,8 @@ export type Fault = FaultKind & { readonly afterFrames: number; readonly delayMs
 
 export interface Scenario {
   readonly seed: number;
+  /** The run only infers: rounds are requests. Absent, as in all scenarios of seeds: it trains. */
+  readonly isInference?: true;
   /** One of so many rounds has fewer samples than a batch. Absent, as in all scenarios of seeds: none. */
   readonly smallerEvery?: number;
   /** The devices at the start. */
@@ -299,6 +301,9 @@ const faultTable: { readonly [Kind in FaultKind['kind']]: FaultRow<Kind> } = {
     },
   ],
 };
+
+/** All kinds of faults. */
+export const faultKinds: readonly FaultKind['kind'][] = Object.keys(faultTable) as FaultKind['kind'][];
 
 function randomFault(setting: Setting, kinds?: readonly FaultKind['kind'][]): FaultKind {
   const rows = Object.entries(faultTable)

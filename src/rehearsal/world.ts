@@ -1,6 +1,7 @@
 // The world of one rehearsal: time, network, disk, devices, and the witness, shared by all parts.
 
 import { defined } from '../assert.ts';
+import type { Tensor } from '../graph/tensor.ts';
 import { createRandom, type Random } from '../random.ts';
 import type { CoordinatorOptions } from '../runtime/coordinator/options.ts';
 import type { StagePort } from '../runtime/device/stage.ts';
@@ -21,6 +22,8 @@ export interface Bug {
   readonly step?: NonNullable<CoordinatorOptions['step']>;
   stage?(stage: StagePort, device: string): StagePort;
   disk?(disk: Disk): Disk;
+  /** The results that reach who asks, in a run that only infers, for those of a round. */
+  results?(round: number, outputs: readonly Tensor[]): readonly (readonly [number, readonly Tensor[]])[];
   /** Of stages. */
   readonly world?: Pick<StageWorld, 'backwardReads' | 'aggregatesLate' | 'forgetsEarly'>;
   /** The frames that a process receives for one that has arrived. */

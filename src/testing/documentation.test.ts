@@ -9,7 +9,7 @@ import { repository as root } from './source-files.ts';
 const documents = readdirSync(join(root, 'docs'))
   .filter((name) => name.endsWith('.md'))
   .map((name) => ({ name, text: readFileSync(join(root, 'docs', name), 'utf8') }));
-const generated = ['models.md', 'operators.md', 'reproduction.md'];
+const generated = ['commands.md', 'models.md', 'operators.md', 'reproduction.md'];
 
 const maxLineLength = 120;
 const maxEntryWords = 120;

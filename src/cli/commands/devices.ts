@@ -2,13 +2,15 @@
 
 import type { Command } from 'commander';
 import { InputError } from '../../errors.ts';
+import { fleetCode, removeFleetCode } from '../../runtime/host/security/fleet-code.ts';
 import { createRegistry, type EnrolledDevice, type Registry } from '../../runtime/host/security/registry.ts';
 import { stateFolder } from '../../runtime/host/security/state-folder.ts';
-import { createOutput } from '../output.ts';
+import { createOutput, type Output } from '../output.ts';
 
 interface DevicesOptions {
   readonly revoke?: string;
   readonly revokeCodes?: boolean;
+  readonly fleetCode?: boolean;
   readonly json?: boolean;
 }
 
@@ -24,16 +26,25 @@ export function addDevices(program: Command): Command {
       '--revoke <DEVICE>',
       'revoke a device, by its name or the beginning of its key; it needs a new code to come back',
     )
-    .option('--revoke-codes', 'end the join codes of all current runs; devices that have joined stay')
+    .option(
+      '--revoke-codes',
+      'end the join codes of all current runs and the lasting one; devices that have joined stay',
+    )
+    .option('--fleet-code', 'print a join code that lasts until it is revoked, for devices that scripts set up')
     .addHelpText('after', '\nExample:\n  $ asteroid devices --revoke old-laptop')
     .action((options: DevicesOptions) => devices(options));
 }
 
 async function devices(options: DevicesOptions): Promise<void> {
   const output = createOutput(options);
-  const registry = createRegistry(stateFolder());
+  const folder = stateFolder();
+  const registry = createRegistry(folder);
   const revoked = options.revoke === undefined ? [] : await revokeDevices(registry, options.revoke);
-  if (options.revokeCodes === true) for (const { id } of await registry.codes()) await registry.revokeCode(id);
+  if (options.revokeCodes === true) {
+    for (const { id } of await registry.codes()) await registry.revokeCode(id);
+    await removeFleetCode(folder);
+  }
+  if (options.fleetCode === true) return printFleetCode(await fleetCode(folder), output);
   const nowMs = Date.now();
   const enrolled = (await registry.devices()).filter(({ expiresAtMs }) => expiresAtMs > nowMs);
   const codes = (await registry.codes()).filter(({ expiresAtMs }) => expiresAtMs > nowMs);
@@ -47,6 +58,11 @@ async function devices(options: DevicesOptions): Promise<void> {
     terminal.print(`${name.padEnd(24)}  ${key.slice(0, 12)}  until ${day(expiresAtMs)}`);
   for (const { madeAtMs, expiresAtMs } of codes)
     terminal.print(`A join code of ${minute(madeAtMs)} is valid until ${minute(expiresAtMs)}, or until its run ends.`);
+}
+
+function printFleetCode(code: string, output: Output): void {
+  output.json({ fleetCode: code });
+  if (!output.isJson) output.terminal.print(code);
 }
 
 /** All devices with this name, or the one whose key begins with it. */

@@ -16,6 +16,7 @@ import { passes } from '../../schedule/passes.ts';
 import { inferenceSchedule, scheduleNames, tangentSchedule } from '../../schedule/schedules.ts';
 import { stalenessOf } from '../../schedule/staleness.ts';
 import { programText } from '../../schedule/text.ts';
+import { addCopiesFlag, isCopied } from '../copies-flag.ts';
 import { checkWritable, readText, writeJson } from '../files.ts';
 import { collected, positive } from '../flag-values.ts';
 import { addSizeFlags, type SizeOptions } from '../model-options.ts';
@@ -45,6 +46,7 @@ interface PlanCommandOptions extends SizeOptions {
   readonly optimizer: string;
   readonly momentum: string;
   readonly replicateBatchNorm?: boolean;
+  readonly replicateEvery?: string;
   readonly recompute: boolean;
   readonly pin: readonly string[];
   readonly exclude: readonly string[];
@@ -98,7 +100,7 @@ export function addPlan(program: Command): Command {
     .option('--profile-out <FILE>', 'write the profile that the plan was made from')
     .option('--print', 'print the passes of each device in a round, too')
     .option('-o, --output <FILE>', 'write what --json prints');
-  return addSizeFlags(addModeFlags(command))
+  return addSizeFlags(addCopiesFlag(addModeFlags(command)))
     .addHelpText(
       'after',
       '\nExample:\n  $ asteroid plan --profile profile.json --cluster cluster.yaml --batch 64 -o plan.json' +
@@ -168,6 +170,7 @@ function trainingPlan(options: Asked, known: Known, output: Output): Promise<Pla
     {
       ...questionOf(options, known),
       compress: compressMode(options.compress),
+      isCopied: isCopied(options),
       ...(schedule === undefined ? {} : { schedule }),
       ...staleLimit(options),
     },
@@ -216,7 +219,7 @@ async function planModes(options: Asked, known: Known, output: Output): Promise<
   scheduleOfMode(options.mode, options.schedule);
   if (options.compress !== 'none' || options.planner === 'hetpipe')
     throw new InputError('--mode auto takes neither --compress nor planner "hetpipe": leave it out, or name the mode.');
-  const input = { ...questionOf(options, known), ...staleLimit(options) };
+  const input = { ...questionOf(options, known), ...staleLimit(options), isCopied: isCopied(options) };
   const { choice, planningMs } = await searchModes(input, output, timeLimitMs(options));
   const { modes, chosen } = choice;
   const document = { plan: chosen.plan, planningMs, mode: chosen.mode, modes };

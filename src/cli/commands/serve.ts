@@ -7,7 +7,7 @@ import { prepareInferenceHere } from '../../runtime/host/infer-here.ts';
 import { type ServeSettings, type Serving, serveHere } from '../../runtime/host/serve-here.ts';
 import type { RunEvent } from '../../runtime/protocol/events.ts';
 import { withCodeFile } from '../code-file.ts';
-import { positive } from '../flag-values.ts';
+import { addressAndPort, positive } from '../flag-values.ts';
 import { addInferenceFlags, type InferenceFlags, inferenceSettings, modelOf, planOf } from '../inference-flags.ts';
 import { createOutput, interruptSignal, type Output } from '../output.ts';
 import { version } from '../version.ts';
@@ -81,11 +81,7 @@ async function serve(options: ServeOptions): Promise<void> {
 }
 
 function serveSettings(options: ServeOptions): ServeSettings {
-  const found = /^(?:\[([0-9a-f:.]+)\]|([\w.-]+)):(\d{1,5})$/i.exec(options.listen);
-  const port = Number(found?.[3]);
-  const host = found?.[1] ?? found?.[2];
-  if (host === undefined || !(port <= 65_535))
-    throw new InputError(`--listen ${options.listen} is not ADDRESS:PORT, such as 127.0.0.1:8000: write it so.`);
+  const { host, port } = addressAndPort('--listen', options.listen);
   if ((options.httpCert === undefined) !== (options.httpKey === undefined))
     throw new InputError('--http-cert and --http-key go together: give both, or neither.');
   const token = process.env[tokenVariable];

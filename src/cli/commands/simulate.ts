@@ -4,6 +4,7 @@ import type { Command } from 'commander';
 import { checkTogether, parseCluster, parsePlan } from '../../cluster/validate.ts';
 import { InputError } from '../../errors.ts';
 import { withTangentMemory } from '../../planner/forward-gradient.ts';
+import { withCopies } from '../../planner/replan/room-for-copies.ts';
 import { checkProgram } from '../../schedule/check.ts';
 import { ganttSvg } from '../../schedule/gantt.ts';
 import { program as makeProgram } from '../../schedule/generate.ts';
@@ -11,18 +12,23 @@ import { tangentSchedule } from '../../schedule/schedules.ts';
 import { traceJson } from '../../schedule/trace.ts';
 import { simulate as runSimulation } from '../../simulator/simulate.ts';
 import type { Simulation } from '../../simulator/simulation.ts';
+import { addCopiesFlag, isCopied } from '../copies-flag.ts';
 import { checkWritable, readText, writeJson, writeText } from '../files.ts';
 import { refuseOverload } from '../memory-check.ts';
 import { addSizeFlags, type SizeOptions } from '../model-options.ts';
 import { createOutput } from '../output.ts';
 import { planningProfile } from '../planning-profile.ts';
 import { bar, memory, type Terminal } from '../terminal.ts';
+import { optimizerState as optimizerStateOf } from './plan.ts';
 
 interface SimulateCommandOptions extends SizeOptions {
   readonly cluster?: string;
   readonly profile?: string;
   readonly model?: string;
   readonly plan?: string;
+  readonly optimizer: string;
+  readonly momentum: string;
+  readonly replicateEvery?: string;
   readonly trace?: string;
   readonly gantt?: string;
   readonly output?: string;
@@ -41,10 +47,12 @@ export function addSimulate(program: Command): Command {
       'instead of --profile: an ONNX model, or the name of a built-in one; times from the kinds of the devices',
     )
     .option('--plan <FILE>', 'the plan, or what asteroid plan wrote')
+    .option('--optimizer <NAME>', 'sgd | adam | adamw, for the memory that it needs', 'sgd')
+    .option('--momentum <M>', 'of sgd, for the memory that it needs', '0')
     .option('--trace <FILE>', 'write a trace for Perfetto or chrome://tracing')
     .option('--gantt <FILE>', 'write a chart of the round, or of the stream from its first round to its last, as SVG')
     .option('-o, --output <FILE>', 'write what --json prints');
-  return addSizeFlags(command)
+  return addSizeFlags(addCopiesFlag(command))
     .addHelpText(
       'after',
       '\nExample:\n  $ asteroid simulate --cluster cluster.yaml --profile profile.json --plan plan.json ' +
@@ -69,13 +77,25 @@ async function simulate(options: SimulateCommandOptions): Promise<void> {
   checkTogether(plan, profile, cluster);
   const program = makeProgram(plan);
   checkProgram(program, plan);
-  // Of an optimizer nothing is known here: its copies of the weights are left out.
-  const held = plan.schedule === tangentSchedule ? withTangentMemory(profile, plan.tangentCount ?? 1, 0) : profile;
-  const { events, roundMs, samplesPerS, stream, devices, links } = runSimulation(program, plan, held, cluster, {
+  const optimizerState = optimizerStateOf(options.optimizer, options.momentum);
+  const isTangent = plan.schedule === tangentSchedule;
+  const held = isTangent ? withTangentMemory(profile, plan.tangentCount ?? 1, optimizerState) : profile;
+  const simulated = runSimulation(program, plan, held, cluster, {
     events: trace !== undefined || gantt !== undefined,
+    optimizerState: isTangent ? 0 : optimizerState,
   });
-  const needed = Object.entries(devices).map(([name, { peakMemoryMiB }]) => [name, peakMemoryMiB] as const);
-  refuseOverload(Object.fromEntries(needed), cluster, planPath);
+  const { events, roundMs, samplesPerS, stream, links } = simulated;
+  const copies = { profile, optimizerState, isCopied: isCopied(options) };
+  const alone = Object.entries(simulated.devices).map(([name, { peakMemoryMiB }]) => [name, peakMemoryMiB] as const);
+  const predicted = { roundMs, samplesPerS, peakMemoryMiB: Object.fromEntries(alone) };
+  const { peakMemoryMiB } = withCopies({ ...plan, predicted }, copies).predicted;
+  const devices = Object.fromEntries(
+    Object.entries(simulated.devices).map(([name, device]) => [
+      name,
+      { ...device, peakMemoryMiB: peakMemoryMiB[name] ?? device.peakMemoryMiB },
+    ]),
+  );
+  refuseOverload(peakMemoryMiB, cluster, planPath);
   const names = cluster.devices.map((device) => device.name);
   if (trace !== undefined) await writeText(trace, traceJson(events, names));
   if (gantt !== undefined)

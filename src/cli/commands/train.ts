@@ -20,6 +20,7 @@ interface TrainOptions extends Record<string, unknown>, DashboardFlag {
   readonly resume?: string;
   readonly out?: string;
   readonly codeFile?: string;
+  readonly metrics?: string;
 }
 
 /** What defines a run: a different value of one of these would be a different run. */
@@ -48,6 +49,7 @@ export function addTrain(program: Command): Command {
     .option('--out <DIR>', 'the run folder (default: runs/<date>-<n>)')
     .option('--config <FILE>', 'settings as YAML; a flag wins over the file')
     .option('--code-file <FILE>', 'write the join code there too, for workers that a script starts')
+    .option('--metrics <ADDRESS:PORT>', 'answer Prometheus there (GET /metrics), such as 127.0.0.1:9464')
     .option('--resume <DIR>', 'continue the run in this folder from its last checkpoint')
     .addHelpText(
       'after',
@@ -65,12 +67,12 @@ Examples:
 async function train(options: TrainOptions): Promise<void> {
   const plain = createOutput(options);
   const signal = interruptSignal(plain);
-  const { resume, out, codeFile } = options;
+  const { resume, out, codeFile, metrics } = options;
   const output = codeFile === undefined ? plain : withCodeFile(codeFile, plain);
   const settings = await effectiveSettings(options);
   await withLocalWorkers(settings, async (localWorkers) => {
     const run = await readRun(settings, resume, output);
-    const surroundings = { output, signal, localWorkers, dashboard: options };
+    const surroundings = { output, signal, localWorkers, dashboard: options, metrics };
     if (resume === undefined) return runInNewFolder(run, out, surroundings);
     const onWarning = (message: string): void => output.observe({ kind: 'warning', message });
     const folder = await resumeRunFolder(resume, run.machine.firstRound, { disk: nodeDisk, onWarning });
@@ -82,7 +84,8 @@ async function effectiveSettings({
   resume,
   out,
   config,
-  codeFile: _,
+  codeFile: _codeFile,
+  metrics: _metrics,
   ...options
 }: TrainOptions): Promise<TrainSettings> {
   const flags = givenFlags(options);

@@ -9,6 +9,7 @@ import { InputError } from '../../errors.ts';
 import { plannerNames } from '../../planner/planners.ts';
 import { predictLoss } from '../../planner/replan/predict-loss.ts';
 import { type Change, type WhatIf, whatIf } from '../../planner/what-if.ts';
+import { addCopiesFlag, isCopied } from '../copies-flag.ts';
 import { readText, writeJson } from '../files.ts';
 import { collected, positive } from '../flag-values.ts';
 import { refuseOverload } from '../memory-check.ts';
@@ -33,6 +34,7 @@ interface WhatIfCommandOptions extends SizeOptions {
   readonly optimizer: string;
   readonly momentum: string;
   readonly replicateBatchNorm?: boolean;
+  readonly replicateEvery?: string;
   readonly join: readonly string[];
   readonly leave: readonly string[];
   readonly kill: readonly string[];
@@ -79,7 +81,7 @@ export function addWhatIf(program: Command): Command {
     .option('--momentum <M>', 'of sgd, for its memory and its state', '0')
     .option('--replicate-batch-norm', 'let a stage with batch normalization be replicated')
     .option('-o, --output <FILE>', 'write what --json prints');
-  return addSizeFlags(command)
+  return addSizeFlags(addCopiesFlag(command))
     .addHelpText(
       'after',
       '\nExample:' +
@@ -125,6 +127,7 @@ async function run(options: WhatIfCommandOptions): Promise<void> {
     planner: options.planner,
     optimizerState: optimizerState(options.optimizer, options.momentum),
     replicateBatchDependent: options.replicateBatchNorm === true,
+    isCopied: isCopied(options),
     ...(options.microBatch === undefined ? {} : { microBatchSize: positive('--micro-batch', options.microBatch) }),
   };
   if (kill.length > 0) {

@@ -3,6 +3,7 @@
 import { readFile } from 'node:fs/promises';
 import { createInterface } from 'node:readline/promises';
 import { text } from 'node:stream/consumers';
+import { setTimeout } from 'node:timers/promises';
 import type { Command } from 'commander';
 import { systemClock } from '../../clock.ts';
 import { createComputeThread } from '../../engine/node/compute-thread.ts';
@@ -12,14 +13,16 @@ import { isOnGpu } from '../../engine/onnxruntime-gpu.ts';
 import { InputError } from '../../errors.ts';
 import { checkListening, isWildcard, parseAdvertised } from '../../runtime/host/addresses.ts';
 import { findCoordinator } from '../../runtime/host/discovery.ts';
-import { type Joined, type JoinOptions, joinRun } from '../../runtime/host/join.ts';
+import { type Joined, type JoinOptions, joinRun, parseUrl } from '../../runtime/host/join.ts';
 import { joinCodeVariable, readPlaceToJoin } from '../../runtime/host/local-workers.ts';
 import { type ProfiledEngine, startProfile } from '../../runtime/host/profile-apart.ts';
 import { profileCache } from '../../runtime/host/profile-cache.ts';
 import { createDeviceStore } from '../../runtime/host/security/device-store.ts';
 import { stateFolder } from '../../runtime/host/security/state-folder.ts';
 import { createStageFiles } from '../../runtime/host/stage-files.ts';
+import { isListening, serveRuns } from '../../runtime/host/wait-for-runs.ts';
 import { createWeightFiles } from '../../runtime/host/weight-files.ts';
+import type { WorkerEnd } from '../../runtime/worker/options.ts';
 import { isLoopback } from '../../transport/admission.ts';
 import { deviceName, engineName, positive } from '../flag-values.ts';
 import { createOutput, interruptedExitCode, interruptSignal, type Output } from '../output.ts';
@@ -39,6 +42,7 @@ interface WorkerCommandOptions {
   readonly maxMemory?: string;
   readonly courteous?: boolean;
   readonly insecure?: boolean;
+  readonly wait?: boolean;
   readonly managed?: string;
   readonly json?: boolean;
 }
@@ -83,6 +87,7 @@ export function addWorker(program: Command): Command {
     .option('--max-memory <MIB>', 'memory that this worker may take, its process included (default: all)')
     .option('--courteous', 'step back while others use this machine')
     .option('--insecure', 'allow unencrypted links beyond this machine')
+    .option('--wait', 'wait for a run, and when it is over for the next')
     .option(
       '--managed <COUNT>',
       'one of COUNT workers that a coordinator started on this machine, tells whom to join, and ends on Ctrl-C',
@@ -139,13 +144,44 @@ async function work(options: WorkerCommandOptions): Promise<void> {
         if (!output.isJson) output.terminal.print(`Lost the coordinator (${reason}); trying again …`);
       },
     });
+  if (options.wait === true) await waitForRuns(options, { join, signal, output });
+  else await serveOnce({ join, signal, output });
+}
+
+/** What serves runs. */
+interface Service {
+  readonly signal: AbortSignal;
+  readonly output: Output;
+  join(): Promise<WorkerEnd>;
+}
+
+async function serveOnce({ join, signal, output }: Service): Promise<void> {
   const end = await join().catch((error: unknown) => {
     if (!signal.aborted) throw error;
     return { clean: false, reason: 'interrupted' }; // while it looked for the coordinator, or connected
   });
-  output.json({ event: 'ended', clean: end.clean, reason: end.reason });
-  if (!output.isJson) output.terminal.print(`Ended: ${end.reason}.`);
+  showEnd(end, output);
   process.exitCode = signal.aborted ? interruptedExitCode : end.clean ? 0 : 1;
+}
+
+function showEnd({ clean, reason }: WorkerEnd, output: Output): void {
+  output.json({ event: 'ended', clean, reason });
+  if (!output.isJson) output.terminal.print(`Ended: ${reason}.`);
+}
+
+/** Serves one run after another. */
+async function waitForRuns({ join: url }: WorkerCommandOptions, { join, signal, output }: Service): Promise<void> {
+  if (url !== undefined) parseUrl(url);
+  await serveRuns({
+    ...{ join, signal, onEnd: (end) => showEnd(end, output) },
+    absence: async () => (url === undefined || (await isListening(url)) ? undefined : `nothing listens at ${url}`),
+    pause: (milliseconds) => setTimeout(milliseconds, undefined, { signal }).catch(() => {}),
+    onWaiting: (reason) => {
+      output.json({ event: 'waiting', reason });
+      if (!output.isJson) output.terminal.print(`Waiting for a run (${reason}) …`);
+    },
+  });
+  process.exitCode = interruptedExitCode;
 }
 
 /** The flags of the engine. Throws InputError. */

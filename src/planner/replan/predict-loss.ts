@@ -5,12 +5,14 @@ import type { Cluster, Plan, PlanLayout, Profile } from '../../cluster/cluster.t
 import type { OptimizerState } from '../../cluster/memory.ts';
 import { checkTogether } from '../../cluster/validate.ts';
 import { InputError } from '../../errors.ts';
-import { plan } from '../plan.ts';
+import { planSteps } from '../plan.ts';
 import { predictedPlan } from '../predict.ts';
+import { finish, type Steps } from '../steps.ts';
 import { type PlannedRecovery, type RecoveryEstimate, recoveryEstimate } from './estimate.ts';
-import { type HeavyInput, heavyReplan } from './heavy.ts';
+import { type HeavyInput, heavyReplanSteps } from './heavy.ts';
 import { lightReplan } from './light.ts';
 import { type ReplicationInterval, replicationInterval } from './replication.ts';
+import { type CopiesOptions, fittingWithCopies, planWithCopies, withCopies } from './room-for-copies.ts';
 
 export interface PredictLossInput {
   /** Including the devices to be lost. */
@@ -27,6 +29,8 @@ export interface PredictLossInput {
   readonly schedule?: string;
   readonly optimizerState: OptimizerState;
   readonly replicateBatchDependent: boolean;
+  /** Whether the run makes copies, for which streams need room. Default true. */
+  readonly isCopied?: boolean;
   /** From the loss until it is detected for certain. */
   readonly detectionMs: number;
   /** See RecoveryInput.compileMs. */
@@ -56,14 +60,17 @@ export function predictLoss(input: PredictLossInput): LossPrediction {
   checkLost(cluster, lost);
   const { batchSize, microBatchSize, schedule } = input;
   if (current !== undefined) checkTogether(current, profile, cluster);
+  const copies = { profile, optimizerState, isCopied: input.isCopied ?? true };
   const before =
     current === undefined
-      ? plan({
-          ...{ profile, cluster, batchSize, planner, optimizerState, replicateBatchDependent },
-          ...(microBatchSize === undefined ? {} : { microBatchSize }),
-          ...(schedule === undefined ? {} : { schedule }),
-        })
-      : predictedPlan(current, profile, cluster, optimizerState);
+      ? withRoom({ cluster }, copies, (given) =>
+          planSteps({
+            ...{ profile, batchSize, planner, optimizerState, replicateBatchDependent, ...given },
+            ...(microBatchSize === undefined ? {} : { microBatchSize }),
+            ...(schedule === undefined ? {} : { schedule }),
+          }),
+        )
+      : withCopies(predictedPlan(current, profile, cluster, optimizerState), copies);
   const timed = (find: () => Plan): PlannedRecovery => {
     const startMs = now();
     const found = find();
@@ -79,8 +86,10 @@ export function predictLoss(input: PredictLossInput): LossPrediction {
     ...(replicateBatchDependent ? { replicateBatchDependent } : {}),
     mayRecompute: true,
   };
-  const { found: light, refusal } = orRefusal(() => timed(() => lightReplan(question)));
-  const heavy = timed(() => planFromScratch({ ...question, planner }));
+  const { found: light, refusal } = orRefusal(() =>
+    timed(() => fittingWithCopies(lightReplan(question), cluster, copies)),
+  );
+  const heavy = timed(() => planFromScratch({ ...question, planner }, copies));
   const { detectionMs, compileMs = 0 } = input;
   const isReserved = light !== undefined && lost.length === 1;
   return {
@@ -98,8 +107,19 @@ export function predictLoss(input: PredictLossInput): LossPrediction {
  * A new plan for the remaining devices, with the same micro-batches if possible, since batches are normalized over
  * them.
  */
-function planFromScratch(question: HeavyInput): Plan {
-  return orRefusal(() => heavyReplan(question)).found ?? heavyReplan({ ...question, microBatchSize: 'any' });
+function planFromScratch(question: HeavyInput, copies: CopiesOptions): Plan {
+  const find = (more: Partial<HeavyInput>): Plan =>
+    withRoom(question, copies, (given) => heavyReplanSteps({ ...given, ...more }));
+  return orRefusal(() => find({})).found ?? find({ microBatchSize: 'any' });
+}
+
+/** What `find` plans, with room for its copies. */
+function withRoom<Question extends { readonly cluster: Cluster }>(
+  question: Question,
+  copies: CopiesOptions,
+  find: (question: Question) => Steps<Plan>,
+): Plan {
+  return finish(planWithCopies(question.cluster, copies, (cluster) => find({ ...question, cluster })));
 }
 
 /** The result of `find`, or the message of the InputError that it throws. */

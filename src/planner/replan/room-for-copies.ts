@@ -21,6 +21,7 @@ export interface CopiesOptions {
 
 /** Whether the copies of a plan count: those of plans whose rounds follow each other are in the runtime's buffers. */
 function isCounted(plan: Plan, { isCopied }: CopiesOptions): boolean {
+  if (plan.virtualWorkers !== undefined) return false;
   const { isStream, gradients } = scheduleOf(plan.schedule);
   return isCopied && isStream && gradients !== 'tangent';
 }

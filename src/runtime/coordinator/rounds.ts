@@ -10,6 +10,7 @@
 import { defined } from '../../assert.ts';
 import { scheduleOf } from '../../schedule/schedules.ts';
 import { commitWindow, stalenessOf } from '../../schedule/staleness.ts';
+import { drainedReason } from '../protocol/drained.ts';
 import type { RoundResult } from '../protocol/messages.ts';
 import { notFinite } from '../protocol/not-finite.ts';
 import { batchAt, scaleOf } from '../protocol/round-batch.ts';
@@ -42,7 +43,7 @@ export function offered(
 export function settle(config: MachineConfig, state: MachineState): Step {
   const { drained } = state;
   const dismissals: MachineEffect[] =
-    drained === undefined ? [] : [{ kind: 'dismiss', device: drained, reason: 'the device was drained' }];
+    drained === undefined ? [] : [{ kind: 'dismiss', device: drained, reason: drainedReason }];
   const [next, releases] = settleHoldings(config, { ...state, isSettled: true, drained: undefined });
   return [next, [...dismissals, ...releases]];
 }
@@ -261,7 +262,11 @@ function record(
 
 /** Asks one device of each stage for its weights after `state.round` committed rounds, and all for their statistics. */
 function snapshot(state: MachineState, before: readonly MachineEffect[]): Step {
-  const owners = new Set(defined(state.plan, 'the plan').stages.map((stage) => stage.devices[0]));
+  const plan = defined(state.plan, 'the plan');
+  // A stream returned to a checkpoint that is still being written, and goes on when it is.
+  if (scheduleOf(plan.schedule).isStream && state.collectedRound === state.round)
+    return [{ ...state, phase: 'snapshotting', waitingFor: [] }, before];
+  const owners = new Set(plan.stages.map((stage) => stage.devices[0]));
   const waitingFor = activeDevices(state);
   const asks = waitingFor.map(
     (device): MachineEffect => ({

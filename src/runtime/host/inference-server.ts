@@ -2,7 +2,6 @@
 // run/open-inference.ts; what it waits for is run/request-batcher.ts. A request that is refused costs no more than its
 // own bytes, up to the limit.
 
-import { createHash, timingSafeEqual } from 'node:crypto';
 import { createServer, type IncomingMessage, type RequestListener, type Server, type ServerResponse } from 'node:http';
 import { createServer as createTlsServer } from 'node:https';
 import type { AddressInfo } from 'node:net';
@@ -17,7 +16,9 @@ import {
   type ServedModel,
   serverMetadata,
 } from '../run/open-inference.ts';
+import { prometheusType } from '../run/prometheus-text.ts';
 import { Overloaded } from '../run/request-batcher.ts';
+import { showsToken } from './security/bearer-token.ts';
 
 export interface InferenceServerOptions {
   readonly host: string;
@@ -204,12 +205,8 @@ function decoded(text: string): string | undefined {
   }
 }
 
-/** Compares hashes, so that the time tells nothing of the token. */
 function checkToken({ token }: InferenceServerOptions, request: IncomingMessage): void {
-  if (token === undefined) return;
-  const given = /^Bearer +(\S+)$/i.exec(request.headers.authorization ?? '')?.[1] ?? '';
-  const hash = (text: string): Buffer => createHash('sha256').update(text).digest();
-  if (!timingSafeEqual(hash(given), hash(token)))
+  if (!showsToken(request, token))
     throw new Refusal(401, 'Show the token: Authorization: Bearer TOKEN.', { 'www-authenticate': 'Bearer' });
 }
 
@@ -303,6 +300,6 @@ function sendJson(
 }
 
 function sendText(response: ServerResponse, body: string): void {
-  response.writeHead(200, { 'content-type': 'text/plain; version=0.0.4', 'content-length': Buffer.byteLength(body) });
+  response.writeHead(200, { 'content-type': prometheusType, 'content-length': Buffer.byteLength(body) });
   response.end(response.req.method === 'HEAD' ? undefined : body);
 }

@@ -1,10 +1,8 @@
 // A server of a model on this machine: the pipeline over workers, requests batched in front of it, and HTTP in front of
 // those. It answers what it has taken before it ends.
 
-import { randomBytes } from 'node:crypto';
 import type { Clock } from '../../clock.ts';
 import { bytesInMiB } from '../../cluster/memory.ts';
-import { InputError } from '../../errors.ts';
 import type { Observer, RunEvent } from '../protocol/events.ts';
 import { comparisonOf, type PreparedInference, windowOf } from '../run/infer.ts';
 import { InferenceRounds } from '../run/inference-rounds.ts';
@@ -14,7 +12,8 @@ import { ServeMetrics } from '../run/serve-metrics.ts';
 import { inferHere } from './infer-here.ts';
 import { type InferenceServer, startInferenceServer } from './inference-server.ts';
 import type { RunGuests } from './run-guests.ts';
-import { isEncrypted, staysHere } from './security/admission.ts';
+import { isEncrypted } from './security/admission.ts';
+import { bearerToken } from './security/bearer-token.ts';
 import { httpCertificate } from './security/http-certificate.ts';
 
 export interface ServeSettings {
@@ -119,11 +118,8 @@ async function startServer(
 ): Promise<Serving & { readonly server: InferenceServer }> {
   const { batcher, metrics, state, rounds } = parts;
   const { host, port, insecure } = settings;
-  const isHere = staysHere({ host });
   const certificate = isEncrypted({ ...settings, insecure }) ? await httpCertificate(settings) : undefined;
-  const token = settings.token ?? (isHere ? undefined : randomBytes(24).toString('base64url'));
-  if (token !== undefined && !/^[\x21-\x7e]{16,}$/.test(token))
-    throw new InputError('A token has at least 16 characters, without spaces: choose another.');
+  const token = bearerToken(host, settings.token);
   const model: ServedModel = { name: run.model.name, inputs: run.sequence.inputs, outputs: [run.output] };
   const server = await startInferenceServer({
     ...{ host, port, model, version: settings.version, timeoutMs: settings.timeoutMs },

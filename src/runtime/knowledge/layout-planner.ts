@@ -21,7 +21,7 @@ import type { LoweredBudget } from './memory-budgets.ts';
 import { type LayoutsKnown, planAfterLoss, planByCapacity, type Repartition, withCopiesOf } from './plan-after-loss.ts';
 import type { PlanningOptions } from './planning-options.ts';
 import { CoolDown, isWorthwhile } from './reconsider.ts';
-import { withNames } from './renamed-plan.ts';
+import { devicesOf, withNames, withPresent } from './renamed-plan.ts';
 import { Reserve } from './reserve.ts';
 
 /** Rounds between copies if no profile gives their cost. */
@@ -60,6 +60,8 @@ export class LayoutPlanner {
   readonly #layouts: LayoutsKnown;
   /** Whether rounds have checked the profile on the stages of this layout. */
   #isChecked = false;
+  /** The given plan with the names of devices that could hold it. */
+  #fittedPlan: Plan | undefined;
   /** When devices may hear of the next plan in reserve; undefined before the first layout. */
   #announceAtMs: number | undefined;
 
@@ -194,11 +196,11 @@ export class LayoutPlanner {
     const { givenPlan, planAgain, machine, recovery } = this.#options;
     if (recovery !== undefined && recovery.replan !== 'light') return this.#withNewcomers(devices, from);
     if (givenPlan !== undefined) {
-      const isWhole = givenPlan.stages.every((stage) => stage.devices.every((device) => devices.includes(device)));
-      if (!isWhole || !this.#isHeld(givenPlan) || JSON.stringify(givenPlan.stages) === JSON.stringify(from.stages))
+      const plan = this.#wholeGiven(givenPlan, devices);
+      if (plan === undefined || !this.#isHeld(plan) || JSON.stringify(plan.stages) === JSON.stringify(from.stages))
         return undefined;
       const change = { cause: 'all devices of the given plan are here again', lost: [] };
-      return { plan: givenPlan, change, copyEvery: this.copyEvery(givenPlan, devices) };
+      return { plan, change, copyEvery: this.copyEvery(plan, devices) };
     }
     if (planAgain === undefined || !this.#known.isProfiled(devices)) return undefined;
     const [profile, cluster] = [this.#known.profile(devices), this.#known.cluster(devices)];
@@ -212,6 +214,15 @@ export class LayoutPlanner {
     const fresh = plan.stages.flatMap((stage) => stage.devices).filter((device) => !used.has(device));
     const cause = fresh.length > 0 ? `${fresh.join(' and ')} can help` : 'a faster plan was found';
     return { plan, change: { cause, lost: [] }, copyEvery: this.copyEvery(plan, devices) };
+  }
+
+  /**
+   * The given plan where all of its devices are there; where the run only infers, others may have taken the places of
+   * those that are gone, such as the same device under another name.
+   */
+  #wholeGiven(given: Plan, devices: readonly string[]): Plan | undefined {
+    if (this.#options.subject.training.isInference) return withPresent(this.#fittedPlan ?? given, devices);
+    return devicesOf(given).every((device) => devices.includes(device)) ? given : undefined;
   }
 
   /** By capacity, devices that have come are taken in at once; else layouts only change for a loss. */
@@ -282,12 +293,13 @@ export class LayoutPlanner {
    * are left, the others do their work.
    */
   #fitted(plan: Plan, devices: readonly string[]): Plan {
-    const named = [...new Set(plan.stages.flatMap((stage) => stage.devices))];
+    const named = devicesOf(plan);
     const names = new Map(named.map((name, index) => [name, devices[index] ?? `${name} (missing)`]));
     const fitted = named.every((name) => devices.includes(name))
       ? plan
       : this.#replan(devices, withNames(plan, names), [...names.values()].slice(devices.length));
     this.#options.checkGiven?.(fitted, this.#known.cluster(devices));
+    if (devices.length >= named.length) this.#fittedPlan = fitted;
     return fitted;
   }
 

@@ -7,7 +7,7 @@ import { InputError } from '../../errors.ts';
 import { planTangentSteps } from '../../planner/forward-gradient.ts';
 import { checkGrains, planInSamples, profileInGrains } from '../../planner/grains.ts';
 import { compareModesSteps } from '../../planner/modes.ts';
-import { type CopiesOptions, fittingWithCopies, planWithCopies } from '../../planner/replan/room-for-copies.ts';
+import { type CopiesOptions, planWithCopies } from '../../planner/replan/room-for-copies.ts';
 import { remaining } from '../../planner/replan/survivors.ts';
 import { runInSlices, type Steps } from '../../planner/steps.ts';
 import { checkProgram } from '../../schedule/check.ts';
@@ -226,7 +226,7 @@ export class RunPlanner {
     const { useAll: _, compress: __, ...settings } = this.#questionSettings();
     let endMs = clock.now() + limitMs;
     const { modes, chosen } = yield* compareModesSteps({
-      ...{ ...settings, profile, cluster },
+      ...{ ...settings, profile, cluster, isCopied: this.#prepared.settings.replicateEvery !== 0 },
       isTimeUp: () => clock.now() > endMs,
       onMode: () => {
         endMs = clock.now() + limitMs;
@@ -234,7 +234,7 @@ export class RunPlanner {
     });
     this.#mode = chosen.mode;
     observe({ kind: 'modes', modes, chosen: chosen.mode });
-    return fittingWithCopies(chosen.plan, cluster, this.#copiesOptions(profile));
+    return chosen.plan;
   }
 
   #copiesOptions(profile: Profile): CopiesOptions {

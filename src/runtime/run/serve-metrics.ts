@@ -1,6 +1,7 @@
-// What a server has done, as Prometheus reads it (text format 0.0.4).
+// What a server has done, as Prometheus reads it.
 
 import type { Compared } from './inference-rounds.ts';
+import { Histogram, PrometheusText } from './prometheus-text.ts';
 
 /** Upper bounds of the time of a request, in seconds, and of the samples of a round. */
 const [secondBounds, sampleBounds] = [
@@ -40,59 +41,26 @@ export class ServeMetrics {
   }
 
   text(gauges: ServeGauges): string {
-    const lines: string[] = [];
-    const metric = (name: string, type: string, help: string, values: readonly (readonly [string, number])[]): void => {
-      lines.push(`# HELP asteroid_${name} ${help}`, `# TYPE asteroid_${name} ${type}`);
-      for (const [suffix, value] of values) lines.push(`asteroid_${name}${suffix} ${value}`);
-    };
+    const text = new PrometheusText();
     const byCode = [...this.#requests].sort(([a], [b]) => a - b);
-    metric(
+    text.counter(
       'requests_total',
-      'counter',
       'Requests for inference, by status.',
-      byCode.map(([code, count]) => [`{code="${code}"}`, count]),
+      byCode.map(([code, count]) => [{ code: String(code) }, count]),
     );
-    metric('request_seconds', 'histogram', 'From the whole request to its answer.', this.#seconds.values());
-    metric('round_samples', 'histogram', 'Samples that went through the pipeline together.', this.#samples.values());
-    metric('layout_changes_total', 'counter', 'Times that work was shared out anew.', [['', this.#layoutChanges]]);
-    metric('queued_samples', 'gauge', 'Samples that wait.', [['', gauges.queuedSamples]]);
-    metric('open_rounds', 'gauge', 'Rounds in the pipeline.', [['', gauges.openRounds]]);
-    metric('devices', 'gauge', 'Devices that are there.', [['', gauges.devices]]);
-    metric('ready', 'gauge', '1 if requests are taken.', [['', gauges.isReady ? 1 : 0]]);
+    text.histogram('request_seconds', 'From the whole request to its answer.', this.#seconds);
+    text.histogram('round_samples', 'Samples that went through the pipeline together.', this.#samples);
+    text.counter('layout_changes_total', 'Times that work was shared out anew.', this.#layoutChanges);
+    text.gauge('queued_samples', 'Samples that wait.', gauges.queuedSamples);
+    text.gauge('open_rounds', 'Rounds in the pipeline.', gauges.openRounds);
+    text.gauge('devices', 'Devices that are there.', gauges.devices);
+    text.gauge('ready', '1 if requests are taken.', gauges.isReady ? 1 : 0);
     const { compared } = gauges;
-    if (compared !== undefined)
-      metric('output_error_ratio', 'gauge', 'Error of outputs by activations in fewer bits, for a sample, as a norm.', [
-        ['', compared.relative],
-      ]);
-    metric('resident_bytes', 'gauge', 'Memory of the process.', [['', gauges.residentBytes]]);
-    return `${lines.join('\n')}\n`;
-  }
-}
-
-class Histogram {
-  readonly #bounds: readonly number[];
-  readonly #counts: number[];
-  #sum = 0;
-  #count = 0;
-
-  constructor(bounds: readonly number[]) {
-    this.#bounds = bounds;
-    this.#counts = bounds.map(() => 0);
-  }
-
-  add(value: number): void {
-    this.#sum += value;
-    this.#count++;
-    for (const [index, bound] of this.#bounds.entries())
-      if (value <= bound) this.#counts[index] = (this.#counts[index] ?? 0) + 1;
-  }
-
-  values(): (readonly [string, number])[] {
-    return [
-      ...this.#bounds.map((bound, index) => [`_bucket{le="${bound}"}`, this.#counts[index] ?? 0] as const),
-      ['_bucket{le="+Inf"}', this.#count],
-      ['_sum', this.#sum],
-      ['_count', this.#count],
-    ];
+    if (compared !== undefined) {
+      const help = 'Error of outputs by activations in fewer bits, for a sample, as a norm.';
+      text.gauge('output_error_ratio', help, compared.relative);
+    }
+    text.gauge('resident_bytes', 'Memory of the process.', gauges.residentBytes);
+    return text.toString();
   }
 }

@@ -5,13 +5,14 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { PlanLayout } from '../../cluster/cluster.ts';
+import { createOnnxRuntimeNodeEngine } from '../../engine/node/onnxruntime-node.ts';
 import { forwardOnlyCount } from '../../graph/layers.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 import { createRandom } from '../../random.ts';
 import { type StalenessWish, withStaleness } from '../../schedule/staleness.ts';
 import { delayedOracle } from '../../testing/delayed-oracle.ts';
 import { handPlan } from '../../testing/hand-plans.ts';
-import { difference, type MemoryRun, runCluster, startCluster } from '../../testing/memory-cluster.ts';
+import { difference, type MemoryRun, type Outcome, runCluster, startCluster } from '../../testing/memory-cluster.ts';
 import {
   batches,
   batchNormNet,
@@ -155,6 +156,17 @@ const cases: readonly (readonly [title: string, given: Case])[] = [
     { shares: [[4], [4], [4]], microBatchCount: 1, stalenessCorrection: 'predict', aggregate: 1 },
   ],
   ["Nesterov's method", { shares: [[4], [4], [4]], microBatchCount: 1, stalenessCorrection: 'nesterov' }],
+  [
+    "Nesterov's method, Adam, four stages",
+    { shares: [[4], [4], [4], [4]], microBatchCount: 1, stalenessCorrection: 'nesterov', optimizer: adam },
+  ],
+  [
+    "Nesterov's method, AdamW, replicated, three rounds late",
+    {
+      ...{ shares: [[3, 1], [4], [2, 2]], microBatchCount: 1, wish: { staleness: 3 } },
+      ...{ stalenessCorrection: 'nesterov', optimizer: adamw },
+    },
+  ],
   ['smaller rounds', { shares: [[4], [4], [4]], microBatchCount: 2, restSize: 3 }],
   [
     'smaller rounds, replicated, clipping',
@@ -180,6 +192,45 @@ const cases: readonly (readonly [title: string, given: Case])[] = [
 
 for (const [title, given] of cases)
   test(`as the delayed oracle: ${title}`, { timeout }, () => compareWithOracle(given));
+
+/** Plans of three or fewer stages that share and cut the same micro-batches of four samples in every way. */
+const strictShares: readonly Case['shares'][] = [
+  [[4], [4]],
+  [
+    [3, 1],
+    [2, 2],
+  ],
+  [[4], [1, 0, 3], [4]],
+];
+
+async function outcomesOf(
+  plans: readonly Case['shares'][],
+  given: Omit<Case, 'shares'>,
+  more: Pick<MemoryRun, 'createEngine'>,
+): Promise<readonly Outcome[]> {
+  const found: Outcome[] = [];
+  for (const shares of plans) found.push(await runCluster({ ...runOf({ ...given, shares }), ...more }));
+  return found;
+}
+
+test('strict: the very same bits whatever the plan, where rounds are as late', { timeout }, async () => {
+  const common = { microBatchCount: 2, wish: { staleness: 2 }, restSize: 5, optimizer: adam, machine: { endRound: 5 } };
+  const subjects: readonly Pick<MemoryRun, 'createEngine'>[] = [
+    {},
+    { createEngine: () => createOnnxRuntimeNodeEngine() },
+  ];
+  for (const [index, engine] of subjects.entries()) {
+    const net = index === 0 ? dropoutNet() : residualNet();
+    const strict = { ...common, net, grain: 1, stalenessCorrection: 'nesterov' } as const;
+    const [first, ...others] = await outcomesOf(strictShares, strict, engine);
+    for (const other of others) {
+      const { loss, weight, worst } = difference(other, first as Outcome);
+      assert.deepEqual([loss, weight], [0, 0], worst);
+    }
+  }
+  const [one, two] = await outcomesOf(strictShares, { ...common, net: dropoutNet() }, {});
+  assert.ok(difference(one as Outcome, two as Outcome).weight > 0, 'without grains, shares that differ show');
+});
 
 /** A device is lost when the data of a round are asked for. */
 interface Loss {

@@ -7,6 +7,7 @@ import { elementCount, type Tensor } from '../../graph/tensor.ts';
 import { gather } from '../../training/data/dataset.ts';
 import { batchIndices } from '../../training/data/order.ts';
 import type { Observer } from '../protocol/events.ts';
+import type { RunSubject } from '../protocol/run-subject.ts';
 import { type StreamPart, StreamParts, trainStreams } from './delayed-streams.ts';
 import type { DelayedResult } from './delayed-training.ts';
 import type { EngineFactory } from './evaluate.ts';
@@ -24,6 +25,23 @@ export interface Comparison {
   /** The tensor of that maximum. */
   readonly worstWeight: string;
   readonly distributed: SessionResult;
+}
+
+/** The largest relative differences that rounding explains. */
+export interface Tolerances {
+  readonly losses: number;
+  readonly weights: number;
+}
+
+/**
+ * What two runs that compute the same may differ by: 1e-5, and 1e-3 where something amplifies rounding. Batch
+ * normalization does, in losses too. Adam divides each gradient by its own size, so that one that is nearly zero moves
+ * its weight by as much as any other, into a direction that is rounding; losses hardly know such weights.
+ */
+export function tolerancesOf({ sequence, training }: RunSubject): Tolerances {
+  const hasBatchNorm = sequence.graph.buffers.length > 0;
+  const losses = hasBatchNorm ? 1e-3 : 1e-5;
+  return { losses, weights: training.optimizer.kind === 'sgd' ? losses : 1e-3 };
 }
 
 /** What a comparison runs with. */
@@ -105,7 +123,7 @@ export function compare(distributed: SessionResult, single: DelayedResult): Comp
 }
 
 /** max|a − b| / max|b|; infinite where a number is not finite. */
-function tensorDifference(a: Tensor, b: Tensor): number {
+export function tensorDifference(a: Tensor, b: Tensor): number {
   let [difference, size] = [0, 0];
   for (let index = 0; index < elementCount(a.shape); index++) {
     const [x, y] = [Number(a.data[index]), Number(b.data[index])];

@@ -26,6 +26,7 @@ import { coordinatorName, type Door, isEncrypted, openDoor } from './admission.t
 import { authorityPath, loadAuthority } from './authority-store.ts';
 import { createDeviceStore, type DeviceStore } from './device-store.ts';
 import { type Admission, enrol, peerTls } from './enrolment.ts';
+import { fleetCode, fleetCodePath, removeFleetCode } from './fleet-code.ts';
 import { createRegistry } from './registry.ts';
 
 const folder = await mkdtemp(join(tmpdir(), 'asteroid-admission-'));
@@ -178,6 +179,27 @@ test('wrong, cut, expired, revoked and foreign codes are refused; the secret goe
   assert.equal(served.links.length, 0);
   for (const text of served.refusals) assert.doesNotMatch(text, new RegExp(secretOf(joinCode)));
   for (const { server } of [served, other]) await server.close('over');
+});
+
+test('the lasting code opens every run of its cluster until it is revoked, and no other cluster', async () => {
+  const code = await fleetCode(stateA);
+  assert.equal(await fleetCode(stateA), code);
+  assert.equal((await stat(fleetCodePath(stateA))).mode & 0o777, 0o600);
+  const [first, later, other] = [await serve(), await serve(), await serve({}, join(folder, 'other'))];
+  nowMs = 30 * 86_400_000;
+  for (const served of [first, later]) {
+    await served.door.revoke();
+    const { name, tls } = await enrolAt(served, { code, name: 'pod' });
+    assert.equal(await joined(served, tls), name);
+  }
+  nowMs = 0;
+  const wrong = `${code.slice(0, -1)}${code.endsWith('0') ? '1' : '0'}`;
+  await assert.rejects(enrolAt(first, { code: wrong }), isInput(/^the join code is wrong/));
+  await assert.rejects(enrolAt(other, { code }), isInput(/does not have the key that the join code names/));
+  await removeFleetCode(stateA);
+  await assert.rejects(enrolAt(later, { code }), isInput(/^the join code is wrong/));
+  assert.notEqual(await fleetCode(stateA), code);
+  for (const { server } of [first, later, other]) await server.close('over');
 });
 
 test('nobody joins without a certificate, or with one of another authority or role, or an expired one', async () => {
