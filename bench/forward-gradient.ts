@@ -2,16 +2,19 @@
 // 0` does: the peak of the process over its start, and the time that a step computes; memory against depth; and what
 // drawing directions takes of a step. Backpropagation runs as it does by default, in one micro-batch, and in the
 // micro-batches that are the default of forward gradients. Linux only (/proc).
-//   npm run bench -- forward-gradient [--models resnet-18:64,…] [--depths 4,8,16,32,48] [--input 64] [--steps 4]
+//   npm run bench -- forward-gradient [--models resnet-18:64,…] [--depths 4,8,16,32,48]
+//     [--sequences 8,32,128,512] [--input 64] [--steps 8]
 // Freed memory goes back to the system at once (bench/memory.ts: `returned`), so that the peak is that of the step.
 
 import { fileURLToPath } from 'node:url';
 import { parseArgs } from 'node:util';
 import { defined } from '../dist/assert.js';
 import { systemClock } from '../dist/clock.js';
+import type { Engine, Executable } from '../dist/engine/engine.js';
 import { createOnnxRuntimeNodeEngine } from '../dist/engine/node/onnxruntime-node.js';
 import { GraphBuilder } from '../dist/graph/builder.js';
-import type { Graph } from '../dist/graph/graph.js';
+import { type Graph, int } from '../dist/graph/graph.js';
+import { fanInUniform } from '../dist/graph/initialization.js';
 import { layers } from '../dist/graph/layers.js';
 import { elementCount, type Tensor, tensor } from '../dist/graph/tensor.js';
 import { buildModel } from '../dist/models/zoo.js';
@@ -33,14 +36,15 @@ const { values: flags } = parseArgs({
       default: 'resnet-18:64,mobilenet-v3-small:64,efficientnet-b0:64,mnasnet-0.5:64,shufflenet-v2-x0.5:64',
     },
     depths: { type: 'string', default: '4,8,16,32,48' },
+    sequences: { type: 'string', default: '8,32,128,512' },
     input: { type: 'string', default: '64' },
-    steps: { type: 'string', default: '4' },
+    steps: { type: 'string', default: '8' },
     case: { type: 'string' },
   },
 });
 
 interface Case {
-  /** A built-in model, or `depth:LAYERS`. */
+  /** A built-in model, `depth:LAYERS`, `sequence:STEPS`, a recurrent cell, or `unrolled:STEPS`, the same unrolled. */
   readonly model: string;
   readonly batch: number;
   readonly microBatch: number;
@@ -52,13 +56,27 @@ interface Case {
 interface Measured extends Case {
   /** Of the process over its start: compiling is in it. */
   readonly peakMiB: number;
-  /** Of rounds after the second, over what the process has between them: graphs, weights and their copies. */
+  /** Of a round after the second, over what the process has before it: graphs, weights and their copies. The median. */
   readonly passMiB: number;
+  /** Values in the engine at most: weights, optimizer state, estimates and directions among them. */
+  readonly valueMiB: number;
   readonly stepMs: number;
   readonly drawMs: number;
 }
 
+/** Steps up to which the unrolled net is measured: compiling it takes minutes beyond. */
+const mostUnrolled = 32;
+
+/** Of the recurrent cell: sequences of a batch, features of a step, elements of its state. */
+const [sequenceCount, featureCount, hiddenCount] = [64, 8, 512];
+
+/** Rounds before those of which a step's memory is taken. */
+const settling = 1;
+
 const script = fileURLToPath(import.meta.url);
+/** Of small nets: V8 collects garbage late where it may, and would hide what is used. */
+const smallHeap = ['--max-semi-space-size=1', '--max-old-space-size=64'];
+
 const returned = { MALLOC_ARENA_MAX: '1', MALLOC_MMAP_THRESHOLD_: '65536' };
 
 if (flags.case === undefined) runAll();
@@ -67,7 +85,16 @@ else console.log(JSON.stringify(await measure(JSON.parse(flags.case) as Case)));
 function runAll(): void {
   const measureIn = (found: Case): Measured =>
     runJson<Measured>(
-      [script, '--input', flags.input, '--steps', flags.steps, '--case', JSON.stringify(found)],
+      [
+        ...(/^sequence|^unrolled/.test(found.model) ? smallHeap : []),
+        script,
+        '--input',
+        flags.input,
+        '--steps',
+        flags.steps,
+        '--case',
+        JSON.stringify(found),
+      ],
       returned,
     );
   const rows = flags.models
@@ -87,13 +114,66 @@ function runAll(): void {
       return [depth, ...all.map(({ passMiB }) => passMiB.toFixed(1)), ...all.map(({ peakMiB }) => peakMiB.toFixed(0))];
     });
   const kinds = ['backward', '1 tangent', '4 tangents'];
-  if (deep.length > 0)
-    console.log(
-      table(
-        ['layers', ...kinds.map((kind) => `step MiB, ${kind}`), ...kinds.map((kind) => `process MiB, ${kind}`)],
-        deep,
-      ),
-    );
+  const columns = [...kinds.map((kind) => `step MiB, ${kind}`), ...kinds.map((kind) => `process MiB, ${kind}`)];
+  if (deep.length > 0) console.log(table(['layers', ...columns], deep));
+  const long = flags.sequences
+    .split(',')
+    .filter(Boolean)
+    .map((steps) => sequenceRow(Number(steps), measureIn));
+  if (long.length > 0)
+    console.log(table(['steps', 'batch MiB', ...columns.map((head) => head.replace('step MiB', 'values MiB'))], long));
+}
+
+/** A recurrent cell over sequences, beside backpropagation through time. */
+function sequenceRow(steps: number, measureIn: (found: Case) => Measured): readonly string[] {
+  const common = { kind: 'rademacher', microBatch: sequenceCount } as const;
+  const backward =
+    steps > mostUnrolled
+      ? undefined
+      : measureIn({ ...common, model: `unrolled:${steps}`, batch: sequenceCount, tangents: 0 });
+  const batch = sequenceCount * steps;
+  const all = [
+    backward,
+    ...[1, 4].map((tangents) => measureIn({ ...common, model: `sequence:${steps}`, batch, tangents })),
+  ];
+  return [
+    String(steps),
+    ((4 * batch * featureCount) / 2 ** 20).toFixed(2),
+    ...all.map((found) => found?.valueMiB.toFixed(2) ?? 'not measured'),
+    ...all.map((found) => found?.peakMiB.toFixed(0) ?? 'not measured'),
+  ];
+}
+
+/** h' = tanh(W x + U h + b), y = V h' + c: one step, or as many unrolled, whose logits are of the last. */
+function recurrentNet(steps: number, isUnrolled: boolean): Graph {
+  const b = new GraphBuilder('recurrent', { seed: 1 });
+  const parameter = (name: string, shape: readonly number[]): string =>
+    b.parameter(name, shape, fanInUniform(hiddenCount));
+  const weights = [parameter('w', [featureCount, hiddenCount]), parameter('u', [hiddenCount, hiddenCount])] as const;
+  const bias = parameter('b', [hiddenCount]);
+  const next = (x: string, h: string): string =>
+    b.tanh(b.node('Gemm', [x, weights[0], b.node('Gemm', [h, weights[1], bias])]));
+  if (isUnrolled) {
+    const all = b.input('x', 'float32', ['N', steps, featureCount]);
+    const at = (step: number): string =>
+      b.node('Gather', [all, b.constant(tensor('int64', [], [step]))], { axis: int(1) });
+    let h = b.node('Gemm', [at(0), weights[0], bias]);
+    h = b.tanh(h);
+    for (let step = 1; step < steps; step++) h = next(at(step), h);
+    return b.build([b.linear(h, { name: 'head', outFeatures: 10 })]);
+  }
+  const x = b.input('x', 'float32', ['N', featureCount]);
+  const h = next(x, b.input('h', 'float32', ['N', hiddenCount]));
+  const y = b.linear(h, { name: 'head', outFeatures: 10 });
+  return { ...b.build([y, h]), states: [{ input: 'h', output: h }] };
+}
+
+/** The net of a case. */
+function graphOf(model: string): Graph {
+  const [kind, count] = model.split(':');
+  if (kind === 'depth') return deepNet(Number(count));
+  if (kind === 'sequence' || kind === 'unrolled') return recurrentNet(Number(count), kind === 'unrolled');
+  return buildModel(`${model}:input=${flags.input},classes=10`, { seed: 1 }).graph;
 }
 
 /** A model by backpropagation as it is by default and in equal micro-batches, and by forward gradients. */
@@ -129,12 +209,30 @@ function deepNet(depth: number): Graph {
   return b.build([b.linear(b.flatten(b.globalAveragePool(x)), { name: 'head', outFeatures: 10 })]);
 }
 
+/** The engine, and the most bytes that its values have had after a run. */
+function watched(engine: Engine): { readonly engine: Engine; readonly mostBytes: () => number } {
+  let most = 0;
+  const compile: Engine['compile'] = async (source) => {
+    const executable = await engine.compile(source);
+    const run: Executable['run'] = (...given) => {
+      const results = executable.run(...given);
+      most = Math.max(most, engine.valueBytes());
+      return results;
+    };
+    return { inputs: executable.inputs, outputs: executable.outputs, run, release: () => executable.release() };
+  };
+  const own = new Proxy(engine, {
+    get: (target, key) => {
+      const found: unknown = key === 'compile' ? compile : Reflect.get(target, key, target);
+      return typeof found === 'function' ? found.bind(target) : found;
+    },
+  });
+  return { engine: own, mostBytes: () => most };
+}
+
 async function measure({ model, batch, microBatch, tangents, kind }: Case): Promise<Measured> {
-  const engine = await createOnnxRuntimeNodeEngine();
-  const isDeep = model.startsWith('depth:');
-  const graph = isDeep
-    ? deepNet(Number(model.slice(6)))
-    : buildModel(`${model}:input=${flags.input},classes=10`, { seed: 1 }).graph;
+  const { engine, mostBytes } = watched(await createOnnxRuntimeNodeEngine());
+  const graph = graphOf(model);
   const startMiB = residentMiB().now;
   resetPeak();
   const subject = subjectOf(graph, { model, batch, microBatch, tangents, kind });
@@ -144,7 +242,8 @@ async function measure({ model, batch, microBatch, tangents, kind }: Case): Prom
   const pixels = new Float32Array(elementCount(shape));
   for (let index = 0; index < pixels.length; index++) pixels[index] = random.normal();
   const stepMs: number[] = [];
-  let [mostMiB, betweenMiB] = [0, 0];
+  let mostMiB = 0;
+  const rounds: { readonly now: number; readonly peak: number }[] = [];
   await trainHere(
     subject,
     {
@@ -160,9 +259,10 @@ async function measure({ model, batch, microBatch, tangents, kind }: Case): Prom
       observe: () => {},
       onCommitted: (_round, _loss, _correct, _rate, results) => {
         stepMs.push(defined(Object.values(results)[0], 'a result').busyMs);
-        if (stepMs.length !== 2) return;
-        ({ peak: mostMiB, now: betweenMiB } = residentMiB());
+        const seen = residentMiB();
         resetPeak();
+        mostMiB = Math.max(mostMiB, seen.peak);
+        if (stepMs.length > settling) rounds.push(seen);
       },
       onCheckpoint: async () => true,
     },
@@ -175,11 +275,12 @@ async function measure({ model, batch, microBatch, tangents, kind }: Case): Prom
     localPlan(sequence.layers.length, batch, microBatch, training),
     { engine, clock: systemClock, signal: new AbortController().signal },
   );
-  const stepsMiB = residentMiB().peak;
-  const [peakMiB, passMiB] = [Math.max(mostMiB, stepsMiB) - startMiB, stepsMiB - betweenMiB];
+  const peakMiB = mostMiB - startMiB;
+  // Garbage of batches is collected at other times: each step is compared with what was there right before it.
+  const passMiB = median(rounds.slice(1).map(({ peak }, index) => peak - defined(rounds[index], 'a round').now));
   await engine.close();
   return {
-    ...{ model, batch, microBatch, tangents, kind, peakMiB, passMiB },
+    ...{ model, batch, microBatch, tangents, kind, peakMiB, passMiB, valueMiB: mostBytes() / 2 ** 20 },
     stepMs: median(stepMs.slice(1)),
     drawMs: drawMs(sequence.graph, kind),
   };

@@ -9,7 +9,7 @@ import { WebSocket } from 'ws';
 import { systemClock } from '../dist/clock.js';
 import type { RunEvent } from '../dist/runtime/protocol/events.js';
 import { serveAlone } from '../dist/window/server/own-server.js';
-import { RunWindow } from '../dist/window/server/run-window.js';
+import { RunWindow, type RunWindowOptions } from '../dist/window/server/run-window.js';
 
 const [secondsEach, roundMs] = [6, 100];
 const devices = Array.from({ length: 10 }, (_, index) => `device-${index}`);
@@ -51,8 +51,8 @@ function* events(): Generator<RunEvent> {
 async function measure(): Promise<void> {
   let link: () => string = () => '';
   const record = (): void => {};
-  const onOpen = (given: () => string): void => {
-    link = given;
+  const onOpen: RunWindowOptions['onOpen'] = (opened) => {
+    link = opened.link;
   };
   const window = new RunWindow({ model: 'net', clock: systemClock, record, onOpen });
   const server = await serveAlone(window, { host: '127.0.0.1', port: 0, clock: systemClock, insecure: false });

@@ -13,7 +13,7 @@ export const systemClock: Clock = {
   now: () => performance.now(),
   after(delayMs, callback) {
     const timer = setTimeout(callback, delayMs);
-    timer.unref();
+    if (typeof timer === 'object') timer.unref(); // a number in browsers, which it does not keep open
     return () => clearTimeout(timer);
   },
 };

@@ -83,23 +83,38 @@ await build({
 });
 copyFileSync(at('tools/command-line.cjs'), at('dist/bundle/command-line.cjs'));
 
-// The page of the window: everything that it needs, for a browser that reaches nobody but the run.
-await build({
+// The pages: everything that they need, for a browser that reaches nobody but the run. The engine's own files are served
+// from its package (src/window/server/page-files.ts).
+const engine = {
+  name: 'engine',
+  setup: ({ onResolve }) => onResolve({ filter: /^onnxruntime-web/ }, () => ({ path: '/ort.js', external: true })),
+};
+const pageOptions = {
   bundle: true,
   minify: true,
   platform: 'browser',
   target: ['chrome109', 'firefox115', 'safari16.4'],
   format: 'esm',
+  legalComments: 'none',
+  entryNames: '[name]',
+  logLevel: 'warning',
+};
+await build({
+  ...pageOptions,
   jsx: 'automatic',
   jsxImportSource: 'preact',
-  legalComments: 'none',
   entryPoints: [at('src/window/page/main.tsx'), at('src/window/page/page.css')],
-  entryNames: '[name]',
   outdir: at('dist/window/page'),
-  logLevel: 'warning',
 });
 renameSync(at('dist/window/page/main.js'), at('dist/window/page/page.js'));
 for (const name of ['index.html', 'icon.svg']) copyFileSync(at(`src/window/page/${name}`), at(`dist/window/page/${name}`));
+await build({
+  ...pageOptions,
+  entryPoints: ['join.ts', 'join.css', 'compute.ts'].map((name) => at(`src/tab/page/${name}`)),
+  outdir: at('dist/tab/page'),
+  plugins: [engine],
+});
+copyFileSync(at('src/tab/page/join.html'), at('dist/tab/page/join.html'));
 
 // The cache holds what was compiled by the time it is made: the start of all commands, and planning; for commands that
 // compute, what makes graphs of layers too, where there is an engine.

@@ -18,7 +18,9 @@ type ModeSetting =
   | 'recovery'
   | 'tangents'
   | 'tangent'
-  | 'tangentScale';
+  | 'tangentScale'
+  | 'tangentDifference'
+  | 'state';
 
 export const modeSettings: Readonly<Record<ModeSetting, Setting>> = {
   mode: {
@@ -87,6 +89,22 @@ export const modeSettings: Readonly<Record<ModeSetting, Setting>> = {
     default: [],
     isList: true,
   },
+  tangentDifference: {
+    argument: 'STEP',
+    description:
+      'forward-gradient: derivatives from two forward passes, so far along a direction and against it (MeZO), in ' +
+      'place of tangents; 0.001 is usual',
+    schema: numeric(z.number().positive('must be more than 0')),
+  },
+  state: {
+    argument: 'OUT=IN',
+    description:
+      "forward-gradient: a recurrent cell's output that is its input in the next time step; samples are sequences " +
+      '[samples, steps, ...], and --batch counts steps; may be repeated',
+    schema: z.array(text),
+    default: [],
+    isList: true,
+  },
 };
 
 /** Settings that do not go together, or with the mode. Throws InputError. */
@@ -95,6 +113,8 @@ export function checkMode(settings: TrainSettings): void {
   if (mode === 'async') checkAsynchronous(settings);
   if (mode === 'forward-gradient') checkForwardGradient(settings);
   if (mode === 'auto') checkAuto(settings);
+  if (settings.state.length > 0 && mode !== 'forward-gradient')
+    throw new InputError('--state needs --mode forward-gradient: other modes would keep every step of a sequence.');
   checkRecovery(settings);
   const ofStream = [
     [staleness !== undefined, '--staleness'],

@@ -60,6 +60,7 @@ test('defaults', () => {
     tangents: 1,
     tangent: 'rademacher',
     tangentScale: [],
+    state: [],
     engine: 'onnxruntime',
     device: 'cpu',
     threads: 1,

@@ -7,7 +7,7 @@ import type { OptimizerState } from '../cluster/memory.ts';
 import type { RunEvent } from '../runtime/protocol/events.ts';
 import { optimizerStateCount } from '../runtime/protocol/training-spec.ts';
 import type { PreparedRun } from '../runtime/run/prepare.ts';
-import type { RunWindow } from '../window/server/run-window.ts';
+import type { OpenedWindow, RunWindow } from '../window/server/run-window.ts';
 import type { Output } from './output.ts';
 
 /** The flag as it was given. */
@@ -36,7 +36,7 @@ export async function createRunWindow(
   const { RunWindow } = await import('../window/server/run-window.ts');
   return new RunWindow({
     ...{ model, clock: systemClock, ...hooks },
-    onOpen: (link, isFar) => tellLink(output, link, isFar),
+    onOpen: (opened) => tellLink(output, opened),
   });
 }
 
@@ -68,10 +68,15 @@ export async function lookOn(
   return { window, signal, close: () => server.close('the run is over') };
 }
 
-/** Prints a link, and on a terminal another as a QR code, where phones can reach it. */
-export function tellLink(output: Output, link: () => string, isFar: boolean): void {
-  output.json({ event: 'window', url: link() });
+/** Prints the links, and on a terminal each as a QR code, where phones can reach it. */
+export function tellLink(output: Output, { link, deviceLink, isFar }: OpenedWindow): void {
+  output.json({ event: 'window', url: link(), ...(deviceLink === undefined ? {} : { deviceUrl: deviceLink }) });
   if (output.isJson) return;
-  output.terminal.section('Window', output.terminal.colors.bold(link()));
-  if (isFar && output.terminal.isInteractive) output.terminal.print(renderUnicodeCompact(link(), { border: 2 }));
+  const { terminal } = output;
+  const hasCodes = isFar && terminal.isInteractive;
+  terminal.section('Window', terminal.colors.bold(link()));
+  if (hasCodes) terminal.print(renderUnicodeCompact(link(), { border: 2 }));
+  if (deviceLink === undefined) return;
+  terminal.section('Join', `a phone, or any browser, as a device: ${terminal.colors.bold(deviceLink)}`);
+  if (hasCodes) terminal.print(renderUnicodeCompact(deviceLink, { border: 2 }));
 }

@@ -27,7 +27,7 @@ interface Lifetime {
 /**
  * All cuts of a model. A cut is legal if every value computed before it and read after it (including graph inputs, and
  * the graph's first output until the end; excluding parameters, buffers and constants) has the batch on exactly one
- * axis, and no parameter or buffer is read on both sides.
+ * axis, no parameter or buffer is read on both sides, and no state is read on one side and made on the other.
  */
 export function findCuts(probe: Probe): Cuts {
   const { graph, types } = probe.static;
@@ -49,7 +49,8 @@ export function findCuts(probe: Probe): Cuts {
     const hasBatch = batchAxis(name, probe) !== undefined && (probe.other !== undefined || ofBatch.has(name));
     if (!hasBatch) addRange(illegal, first, last, 1);
   }
-  for (const { first, last } of initializerSpans(graph, nodes)) addRange(illegal, first + 1, last, 1);
+  for (const { first, last } of [...initializerSpans(graph, nodes), ...stateSpans(graph, nodes)])
+    addRange(illegal, first + 1, last, 1);
   accumulate(illegal);
   accumulate(bytes);
   return {
@@ -111,7 +112,8 @@ function orderForCutting(graph: Graph): readonly Node[] {
 function valueLifetimes(graph: Graph, nodes: readonly Node[]): readonly Lifetime[] {
   const firstCut = new Map<string, number>();
   const lastCut = new Map<string, number>();
-  for (const input of graph.inputs) firstCut.set(input.name, 0);
+  const states = new Set(graph.states?.map(({ input }) => input));
+  for (const { name } of graph.inputs) if (!states.has(name)) firstCut.set(name, 0);
   nodes.forEach((node, index) => {
     for (const input of node.inputs) lastCut.set(input, index);
     for (const output of node.outputs) if (output !== '') firstCut.set(output, index + 1);
@@ -121,6 +123,16 @@ function valueLifetimes(graph: Graph, nodes: readonly Node[]): readonly Lifetime
   return [...firstCut].flatMap(([name, first]) => {
     const last = lastCut.get(name);
     return last === undefined ? [] : [{ name, first, last }];
+  });
+}
+
+/** From the first to the last node that read each carried state or make its next value. */
+function stateSpans({ states = [] }: Graph, nodes: readonly Node[]): readonly { first: number; last: number }[] {
+  return states.map(({ input, output }) => {
+    const places = nodes.flatMap(({ inputs, outputs }, index) =>
+      inputs.includes(input) || outputs.includes(output) ? [index] : [],
+    );
+    return { first: places[0] ?? 0, last: places.at(-1) ?? 0 };
   });
 }
 

@@ -136,15 +136,17 @@ export function variedBy(
 
 /**
  * The float values with a gradient path from one of `trained` and one to the graph's first output: those whose
- * gradients are needed.
+ * gradients are needed. Through carried states, paths lead from one step to the next.
  */
 export function gradientValues(
   graph: Graph,
   trained: readonly string[],
   type: (name: string) => ElementType,
 ): Set<string> {
-  const varied = variedBy(trained, graph.nodes, (name) => isFloat(type(name)));
-  const first = graph.outputs[0];
-  const reached = usefulFor(first === undefined ? [] : [first.name], graph.nodes);
+  const { states = [], outputs } = graph;
+  const sources = [...trained, ...states.map(({ input }) => input)];
+  const varied = variedBy(sources, graph.nodes, (name) => isFloat(type(name)));
+  const results = [...outputs.slice(0, 1).map(({ name }) => name), ...states.map(({ output }) => output)];
+  const reached = usefulFor(results, graph.nodes);
   return new Set([...varied].filter((name) => reached.has(name)));
 }

@@ -72,6 +72,14 @@ export interface Graph {
   readonly fixedBatch?: number;
   /** How batch normalizations average a batch's variance in. Default: 'population', as ONNX says. */
   readonly runningVariance?: RunningVariance;
+  /** States that one step of a sequence hands to the next. Absent: none; its outputs depend on its inputs alone. */
+  readonly states?: readonly CarriedState[];
+}
+
+/** A state of a recurrent cell: the graph's output that is its input in the next step, zeros in the first. */
+export interface CarriedState {
+  readonly input: string;
+  readonly output: string;
 }
 
 /**

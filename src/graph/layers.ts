@@ -7,7 +7,7 @@ import { batchAxis, hasOpenBatch, mixesBatch, type Probe, probe } from './batch-
 import { type Cuts, findCuts } from './cuts.ts';
 import { nodeFlops } from './flops.ts';
 import { gradientValues } from './gradient-paths.ts';
-import type { Graph, Node } from './graph.ts';
+import { batchSymbol, type CarriedState, type Graph, type Node, type ValueInfo } from './graph.ts';
 import { LayerNamer } from './layer-names.ts';
 import { adapterValues } from './lora.ts';
 import { rebatch } from './rebatch.ts';
@@ -38,6 +38,8 @@ export interface Layer {
   readonly parameters: readonly string[];
   /** The buffers that its nodes read; no other layer reads them. */
   readonly buffers: readonly string[];
+  /** The states that it carries from one step to the next. Absent: none. */
+  readonly states?: readonly CarriedState[];
   /** Every tensor alive across the cut after this layer (the graph's first output for the last one). */
   readonly outputs: readonly CutTensor[];
   /**
@@ -53,9 +55,12 @@ export interface Layer {
 
 /** A model as the planner sees it: layers in order, cut anywhere between them. */
 export interface LayerSequence {
-  /** The whole model with only its first output, and the parameters and buffers that this output depends on. */
+  /**
+   * The whole model with only its first output (and those of its states), and the parameters and buffers that these
+   * depend on.
+   */
   readonly graph: Graph;
-  /** The graph's inputs, in their order. */
+  /** The graph's inputs but for its states, in their order. */
   readonly inputs: readonly CutTensor[];
   readonly layers: readonly Layer[];
   /** Set if the model runs only with this batch size (see Graph). */
@@ -95,14 +100,16 @@ export interface LayersOptions {
  */
 export function layers(graph: Graph, { frozen = [] }: LayersOptions = {}): LayerSequence {
   const opened = graph.fixedBatch !== undefined || hasOpenBatch(graph) ? graph : rebatch(graph);
-  const first: Graph = { ...opened, outputs: opened.outputs.slice(0, 1) };
+  const first: Graph = { ...opened, outputs: [...opened.outputs.slice(0, 1), ...stateOutputs(opened)] };
   const look = probe(first);
   const { parameters, buffers } = look.static.graph;
   const model: Graph = { ...first, parameters, buffers };
   const cuts = findCuts(look);
   const trained = without(parameters, frozen);
   const gradients = gradientValues(look.static.graph, trained, (name) => typeOf(look, name));
-  const inputs = model.inputs.map(({ name }) => cutTensor(name, look, gradients, `Input "${name}"`));
+  const carried = new Set(model.states?.map(({ input }) => input));
+  const data = model.inputs.filter(({ name }) => !carried.has(name));
+  const inputs = data.map(({ name }) => cutTensor(name, look, gradients, `Input "${name}"`));
   const output = defined(model.outputs[0], 'the first output').name;
   if (look.static.graph.initializers.has(output))
     throw new InputError(
@@ -180,6 +187,26 @@ function without(names: readonly string[], some: readonly string[]): readonly st
   return names.filter((name) => !left.has(name));
 }
 
+/** The outputs of a graph's states that are not its first output. Throws InputError for a state that it has not. */
+function stateOutputs({ name, states = [], inputs, outputs }: Graph): readonly ValueInfo[] {
+  for (const { input, output } of states) {
+    const [read, made] = [inputs.find((one) => one.name === input), outputs.find((one) => one.name === output)];
+    if (read === undefined || made === undefined)
+      throw new InputError(
+        `Model "${name}" has no ${made === undefined ? `output "${output}"` : `input "${input}"`} for its state ` +
+          `${output}=${input}: it has the inputs ${inputs.map((one) => one.name).join(', ')} and the outputs ` +
+          `${outputs.map((one) => one.name).join(', ')}.`,
+      );
+    if (read.type !== 'float32' || made.type !== 'float32' || read.shape[0] !== batchSymbol)
+      throw new InputError(
+        `The state ${output}=${input} of model "${name}" is ${read.type}[${read.shape.join(', ')}]; it must be ` +
+          'float32 with the batch first.',
+      );
+  }
+  const made = new Set(states.map(({ output }) => output));
+  return outputs.slice(1).filter((output) => made.has(output.name));
+}
+
 interface LayerContext {
   readonly cuts: Cuts;
   readonly look: Probe;
@@ -241,11 +268,14 @@ function makeLayer({ cuts, look, gradients, namer, ofAdapters }: LayerContext, s
   const own = new Set(parameters);
   const heavy = nodes.find((node) => isHeavy(node, graph, ofAdapters)) ?? nodes[0];
   const outputs = cuts.alive(end).map((name) => cutTensor(name, look, gradients, `Value "${name}"`));
+  const made = new Set(nodes.flatMap((node) => node.outputs));
+  const states = graph.states?.filter(({ output }) => made.has(output)) ?? [];
   return {
     name: heavy === undefined ? 'empty' : namer.name(heavy, nodes, (name) => own.has(name)),
     nodes: nodes.map((node) => node.name),
     parameters,
     buffers: graph.buffers.filter((name) => read.has(name)),
+    ...(states.length === 0 ? {} : { states }),
     outputs,
     batchDependent: nodes.some((node) => mixesBatch(node, look)),
     signature: layerSignature(signatureContext(nodes, outputs, look, gradients)),

@@ -1,7 +1,7 @@
 // Extracts a run of layers from a model as a graph with static shapes: the part that one device computes.
 
 import { assert, defined } from '../assert.ts';
-import type { Graph } from './graph.ts';
+import type { CarriedState, Graph } from './graph.ts';
 import { type CutTensor, cutBefore, type LayerSequence } from './layers.ts';
 import { neededNodes, usedValues } from './liveness.ts';
 import { instantiate, type StaticGraph } from './static.ts';
@@ -19,6 +19,8 @@ export interface StageGraph extends StaticGraph {
    * of the same name.
    */
   readonly outputs: readonly CutTensor[];
+  /** States that it carries from step to step: further inputs and outputs of the graph, behind those of the cuts. */
+  readonly states: readonly CarriedState[];
 }
 
 /**
@@ -37,30 +39,36 @@ export function stageExtractor(sequence: LayerSequence, batchSize: number): (fir
     assert(0 <= first && first < end && end <= sequence.layers.length, `a stage of layers ${first} to ${end}`);
     const inputs = cutBefore(sequence, first);
     const outputs = cutBefore(sequence, end);
-    return { ...cutOut(whole, sequence, [first, end], inputs, outputs), first, end, batchSize, inputs, outputs };
+    const states = sequence.layers.slice(first, end).flatMap((layer) => layer.states ?? []);
+    const cut = cutOut(whole, sequence, { range: [first, end], inputs, outputs, states });
+    return { ...cut, first, end, batchSize, inputs, outputs, states };
   };
+}
+
+interface StageBorders extends Pick<StageGraph, 'inputs' | 'outputs' | 'states'> {
+  readonly range: readonly [first: number, end: number];
 }
 
 function cutOut(
   whole: StaticGraph,
   sequence: LayerSequence,
-  [first, end]: readonly [number, number],
-  inputs: readonly CutTensor[],
-  outputs: readonly CutTensor[],
+  { range: [first, end], inputs, outputs, states }: StageBorders,
 ): StaticGraph {
-  const valueInfo = ({ name }: CutTensor): { name: string; type: ElementType; shape: readonly number[] } => ({
+  const valueInfo = (name: string): { name: string; type: ElementType; shape: readonly number[] } => ({
     name,
     ...defined(whole.types.get(name), `the type of "${name}"`),
   });
-  const outputNames = outputs.map(({ name }) => name);
-  const nodes = neededNodes(whole.graph.nodes, outputNames, new Set(inputs.map(({ name }) => name)));
+  const inputNames = [...inputs.map(({ name }) => name), ...states.map(({ input }) => input)];
+  const outputNames = [...new Set([...outputs.map(({ name }) => name), ...states.map(({ output }) => output)])];
+  const nodes = neededNodes(whole.graph.nodes, outputNames, new Set(inputNames));
   const used = usedValues(nodes, outputNames);
   const initializers = new Map([...whole.graph.initializers].filter(([name]) => used.has(name)));
   const graph: Graph = {
     ...whole.graph,
     name: `${whole.graph.name}[${first}:${end}]`,
-    inputs: inputs.map(valueInfo),
-    outputs: outputs.map(valueInfo),
+    inputs: inputNames.map(valueInfo),
+    outputs: outputNames.map(valueInfo),
+    ...(states.length === 0 ? {} : { states }),
     initializers,
     parameters: whole.graph.parameters.filter((name) => used.has(name)),
     buffers: whole.graph.buffers.filter((name) => used.has(name)),

@@ -48,13 +48,15 @@ export const folders: Readonly<Record<string, FolderRule>> = {
   },
   rehearsal: { on: ['runtime/host'], kind: 'host' },
   lab: { on: ['cluster', 'storage/node'], kind: 'host' },
+  tab: { on: ['runtime/worker'], kind: 'portable' },
+  'tab/page': { on: ['tab'], kind: 'portable' },
   window: { on: ['runtime/protocol'], kind: 'portable' },
   'window/page': { on: ['window'], kind: 'portable' },
   'window/server': { on: ['window', 'runtime/host'], kind: 'host' },
   cli: { on: ['rehearsal', 'lab', 'window/server'], kind: 'host' },
   web: { on: ['rehearsal'], kind: 'host' },
   entry: { on: ['rehearsal'], kind: 'host' },
-  testing: { on: ['cli', 'web', 'entry'], kind: 'host' },
+  testing: { on: ['cli', 'web', 'entry', 'tab'], kind: 'host' },
   fuzzing: { on: ['testing'], kind: 'host' },
 };
 

@@ -46,6 +46,9 @@ export interface LinkRate {
   readonly measuredMs: number;
 }
 
+/** Silence for which a peer is given up: usually, and one that may keep its thread with what it was asked for. */
+export const silenceLimitsMs = { usual: 10_000, busy: 30_000 } as const;
+
 /** A bidirectional link to one peer. */
 export interface Link {
   /** The peer's name, for messages. */
@@ -66,6 +69,11 @@ export interface Link {
   queuedBytes(): number;
   /** What this end sent of late while the link was busy. Absent where nothing measures it. */
   rate?(): LinkRate;
+  /**
+   * The peer may keep its thread for a while (it reads a model, or compiles), or no more, from now on: how long it may
+   * be silent before it is given up, `silenceLimitsMs`. Default: no. Absent where silence does not end links.
+   */
+  expectSilence?(isExpected: boolean): void;
   /**
    * Ends the link after the queue is flushed; `reason` reaches the peer. Resolves when the link has ended, in bounded
    * time.

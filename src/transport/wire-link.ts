@@ -26,6 +26,8 @@ export interface Wire extends Partial<Carrier> {
    * throws.
    */
   send(messages: readonly Uint8Array[], done: () => void): void;
+  /** See Link. */
+  expectSilence?(isExpected: boolean): void;
   /** Ends the wire after what was sent, telling the peer; the link's `wireEnded` follows in bounded time. */
   close(end: LinkEnd): void;
 }
@@ -148,6 +150,10 @@ export class WireLink implements Link {
 
   rate(): LinkRate {
     return this.#pacer.rate;
+  }
+
+  expectSilence(isExpected: boolean): void {
+    this.#wire.expectSilence?.(isExpected);
   }
 
   async close(reason: string): Promise<void> {

@@ -64,6 +64,8 @@ export interface Abilities {
   readonly rate: boolean;
   readonly whatIf: boolean;
   readonly invite: boolean;
+  /** Whether a browser may become a device, with the join code. */
+  readonly join: boolean;
 }
 
 /** An event with its time. */

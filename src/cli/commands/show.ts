@@ -34,7 +34,7 @@ async function show(folder: string, options: ShowCommandOptions): Promise<void> 
   await showRun({
     ...{ folder, host: options.host, port: Number(parsed.data), clock: systemClock, signal },
     onOpen(link, isFar) {
-      tellLink(output, link, isFar);
+      tellLink(output, { link, isFar });
       if (!output.isJson) output.terminal.section('Window', 'Ctrl-C closes it');
     },
   });

@@ -107,6 +107,7 @@ export function importModel(bytes: Uint8Array, options: ImportOptions = {}): Imp
     nodes,
     ...(metadata.fixedBatch === undefined ? {} : { fixedBatch: metadata.fixedBatch }),
     ...(runningVariance === undefined ? {} : { runningVariance }),
+    ...(metadata.states === undefined ? {} : { states: metadata.states }),
   };
   checkGraph(graph);
   const opened = openBatch(bind(nameBatch(graph), options.dimensions ?? {}), notes);

@@ -3,12 +3,12 @@
 
 import { create } from '@bufbuild/protobuf';
 
-import { type Graph, runningVariances } from '../graph.ts';
+import { type CarriedState, type Graph, runningVariances } from '../graph.ts';
 import { isFloat } from '../tensor.ts';
 import { type ModelProto, type StringStringEntryProto, StringStringEntryProtoSchema } from './generated/onnx_pb.ts';
 
 /** Float tensors that are not trained, numbers that are, and what else Graph has beside nodes and tensors. */
-export interface Metadata extends Pick<Graph, 'fixedBatch' | 'runningVariance'> {
+export interface Metadata extends Pick<Graph, 'fixedBatch' | 'runningVariance' | 'states'> {
   readonly constants: ReadonlySet<string>;
   /** Parameters without dimensions. */
   readonly numbers: ReadonlySet<string>;
@@ -21,6 +21,7 @@ const constantsKey = 'asteroid.constants';
 const numbersKey = 'asteroid.numbers';
 const fixedBatchKey = 'asteroid.fixedBatch';
 const runningVarianceKey = 'asteroid.runningVariance';
+const statesKey = 'asteroid.states';
 
 /** The entries for a graph; none if importing would find the same without them. */
 export function writeMetadata(graph: Graph): StringStringEntryProto[] {
@@ -36,7 +37,13 @@ export function writeMetadata(graph: Graph): StringStringEntryProto[] {
     ...(numbers.length > 0 ? [entry(numbersKey, numbers)] : []),
     ...(graph.fixedBatch === undefined ? [] : [entry(fixedBatchKey, graph.fixedBatch)]),
     ...(graph.runningVariance === undefined ? [] : [entry(runningVarianceKey, graph.runningVariance)]),
+    ...(graph.states === undefined ? [] : [entry(statesKey, graph.states)]),
   ];
+}
+
+/** The entry that says which outputs of a file are states. */
+export function statesEntry(states: readonly CarriedState[]): readonly [key: string, value: string] {
+  return [statesKey, JSON.stringify(states)];
 }
 
 /** All entries of a file. */
@@ -67,11 +74,19 @@ export function readMetadata(model: ModelProto): Metadata {
   const names = (value: unknown): ReadonlySet<string> =>
     new Set(Array.isArray(value) ? value.filter((name) => typeof name === 'string') : []);
   const fixedBatch = read(fixedBatchKey);
+  const states = statesIn(read(statesKey));
   const runningVariance = runningVariances.find((known) => known === read(runningVarianceKey));
   return {
     constants: names(read(constantsKey)),
     numbers: names(read(numbersKey)),
     ...(Number.isSafeInteger(fixedBatch) && (fixedBatch as number) > 0 ? { fixedBatch: fixedBatch as number } : {}),
     ...(runningVariance === undefined ? {} : { runningVariance }),
+    ...(states.length === 0 ? {} : { states }),
   };
+}
+
+function statesIn(value: unknown): readonly CarriedState[] {
+  const isState = (each: Partial<Record<string, unknown>> | null): each is CarriedState & Record<string, unknown> =>
+    typeof each?.['input'] === 'string' && typeof each['output'] === 'string';
+  return Array.isArray(value) ? value.filter(isState).map(({ input, output }) => ({ input, output })) : [];
 }

@@ -167,9 +167,10 @@ export function relayout(config: MachineConfig, state: MachineState, plan: Plan)
   }
   const layerCount = plan.stages.at(-1)?.layers[1] ?? 0;
   const held = heldNow(state).filter(({ device }) => present.has(device));
-  const found = roundOfDevices(state, plan, lastCompleteRound(held, layerCount));
+  const safeRound = roundAtHand(state, plan);
+  const found = roundOfDevices(safeRound, plan, lastCompleteRound(held, layerCount));
   const isConstant = config.isStateConstant === true;
-  const round = isConstant ? state.round : (found ?? state.checkpointRound ?? config.firstRound);
+  const round = isConstant ? state.round : (found ?? safeRound ?? config.firstRound);
   // What nobody holds comes from the checkpoint of that round, or from wherever it came that never changes.
   const { layerBytes } = config;
   const bytes = layerBytes === undefined ? {} : { bytes: (layer: number): number => layerBytes[layer] ?? 0 };
@@ -203,12 +204,19 @@ export function relayout(config: MachineConfig, state: MachineState, plan: Plan)
  * The round that devices return to; undefined: to the checkpoint. Where rounds overlap, what comes after a restart
  * depends on where it was: behind its checkpoint a run would take another course, and that checkpoint be none of it.
  */
-function roundOfDevices(
-  { checkpointRound = 0 }: MachineState,
-  plan: Plan,
-  held: number | undefined,
-): number | undefined {
-  return scheduleOf(plan.schedule).isStream && held !== undefined && held < checkpointRound ? undefined : held;
+function roundOfDevices(checkpointRound: number | undefined, plan: Plan, held: number | undefined): number | undefined {
+  const isBehind = held !== undefined && held < (checkpointRound ?? 0);
+  return scheduleOf(plan.schedule).isStream && isBehind ? undefined : held;
+}
+
+/**
+ * The round of the last checkpoint, of which the coordinator has the state. Where rounds overlap it counts as soon as
+ * the state has come: one that is still being written when a device is lost would else be of a course that the run
+ * has left.
+ */
+function roundAtHand({ checkpointRound, collectedRound }: MachineState, plan: Plan): number | undefined {
+  const isCollected = scheduleOf(plan.schedule).isStream && (collectedRound ?? 0) > (checkpointRound ?? 0);
+  return isCollected ? collectedRound : checkpointRound;
 }
 
 /**

@@ -4,6 +4,7 @@
 import { RunError } from '../../errors.ts';
 import { program, restProgram } from '../../schedule/generate.ts';
 import type { Program } from '../../schedule/program.ts';
+import { scheduleOf } from '../../schedule/schedules.ts';
 import type { PlanRequest } from '../knowledge/layout-planner.ts';
 import { message } from '../protocol/messages.ts';
 import { encodeModel } from '../protocol/model-transfer.ts';
@@ -126,6 +127,9 @@ export class Deployment {
       const names = missing.slice(0, 3).join(', ');
       return this.#context.abort(new RunError(`Training ended: nobody sent ${names} after round ${round}.`));
     }
+    const { plan } = this.#context.state;
+    // Where rounds overlap, the state counts from here on (changes.ts).
+    if (plan !== undefined && scheduleOf(plan.schedule).isStream) snapshots.saved(round, state);
     options.hooks.onCheckpoint(round, state).then(
       (isSafe) => {
         snapshots.saved(round, state);

@@ -1,13 +1,12 @@
 // Whether devices live, from what is heard of them (Asteroid §3.4, heartbeat-guided failure detection). Time is a
 // parameter; only monotonic time counts. How long a silence may last follows from how regular a device was before,
 // within limits; a device that computes something that keeps its thread (reading a model, compiling a stage) is given
-// longer.
+// longer. Links follow the same rule (Link.expectSilence).
+
+import { silenceLimitsMs } from '../../transport/link.ts';
 
 /** Limits of what is learnt: silence after which a device is asked whether it lives, and after which it is given up. */
 export const suspectLimitsMs = { least: 1_500, most: 10_000 } as const;
-
-/** A device that owes a compilation is given up after so much silence. */
-const busyDeadMs = 30_000;
 
 /** Standard deviations beyond the mean interval that are nothing unusual. */
 const tolerance = 8;
@@ -71,7 +70,10 @@ export class Detector {
     const { meanMs = 0, varianceMs2 = 0 } = this.#lives.get(device) ?? {};
     const learntMs = meanMs + tolerance * Math.sqrt(varianceMs2);
     const suspectAfterMs = Math.min(suspectLimitsMs.most, Math.max(suspectLimitsMs.least, learntMs));
-    return { suspectAfterMs, deadAfterMs: isBusy ? Math.max(busyDeadMs, 2 * suspectAfterMs) : 2 * suspectAfterMs };
+    return {
+      suspectAfterMs,
+      deadAfterMs: isBusy ? Math.max(silenceLimitsMs.busy, 2 * suspectAfterMs) : 2 * suspectAfterMs,
+    };
   }
 
   /**

@@ -135,6 +135,8 @@ export interface MachineState {
   /** By round that has not committed and device: what was prepared, in the order in which it came. */
   readonly prepared: Readonly<Record<number, Readonly<Record<string, RoundResult>>>>;
   readonly checkpointRound: number | undefined;
+  /** The last round whose state came for a checkpoint, be it written or not. Absent: none. */
+  readonly collectedRound?: number;
   readonly stopRequested: boolean;
   /** What the learning rate is multiplied by, each from a round on, in the order of rounds. Absent: nothing. */
   readonly rateFactors?: readonly RateFactor[];

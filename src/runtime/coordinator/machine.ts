@@ -247,7 +247,7 @@ function advance(config: MachineConfig, state: MachineState): Step {
       // A checkpoint of this round that was asked for before a loss may have been written meanwhile.
       return state.checkpointRound === state.round
         ? goOn(config, state, [])
-        : [state, [{ kind: 'write-checkpoint', round: state.round }]];
+        : [{ ...state, collectedRound: state.round }, [{ kind: 'write-checkpoint', round: state.round }]];
     default:
       return [state, []];
   }

@@ -180,6 +180,7 @@ export class Presence {
     if (state.phase === 'ended') return;
     this.#stopJudging = options.clock.after(judgeEveryMs, () => this.#judge());
     const isBusy = (name: string): boolean => this.#owesWork(name) || this.#isInSmallerRound();
+    for (const [name, link] of this.#context.links) link.expectSilence?.(isBusy(name));
     const silences = this.#detector.judge(options.clock.now(), isBusy);
     for (const { verdict, ...silence } of silences) {
       if (verdict === 'dead') this.#giveUpSilent(silence);

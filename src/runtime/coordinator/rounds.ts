@@ -262,7 +262,11 @@ function record(
 
 /** Asks one device of each stage for its weights after `state.round` committed rounds, and all for their statistics. */
 function snapshot(state: MachineState, before: readonly MachineEffect[]): Step {
-  const owners = new Set(defined(state.plan, 'the plan').stages.map((stage) => stage.devices[0]));
+  const plan = defined(state.plan, 'the plan');
+  // A stream returned to a checkpoint that is still being written, and goes on when it is.
+  if (scheduleOf(plan.schedule).isStream && state.collectedRound === state.round)
+    return [{ ...state, phase: 'snapshotting', waitingFor: [] }, before];
+  const owners = new Set(plan.stages.map((stage) => stage.devices[0]));
   const waitingFor = activeDevices(state);
   const asks = waitingFor.map(
     (device): MachineEffect => ({

@@ -34,7 +34,9 @@ export function graphsKey({ name, blockSize }: Pick<Engine, 'name' | 'blockSize'
     options.budgetCount,
   ]);
   // Only where there are any: the keys of other stages stay.
-  if (training.forwardGradient !== undefined) add(hash, ['tangents', training.forwardGradient.tangentCount]);
+  const { tangentCount, difference } = training.forwardGradient ?? {};
+  if (tangentCount !== undefined)
+    add(hash, ['tangents', tangentCount, ...(difference === undefined ? [] : [difference])]);
   const { staleness = 0, aggregation } = options;
   const { stalenessCorrection } = training;
   // Streams alone: other keys are as they would be without.
@@ -64,9 +66,10 @@ function modelDigest(sequence: LayerSequence): string {
 
 function addGraph(
   hash: Sha256,
-  { name, inputs, outputs, nodes, initializers, parameters, buffers, fixedBatch, runningVariance }: Graph,
+  { name, inputs, outputs, nodes, initializers, parameters, buffers, fixedBatch, runningVariance, states }: Graph,
 ): void {
   add(hash, [name, inputs, outputs, nodes, parameters, buffers, fixedBatch, runningVariance]);
+  if (states !== undefined) add(hash, states);
   const weights = new Set([...parameters, ...buffers]);
   for (const [constant, value] of initializers) {
     add(hash, [constant, value.type, value.shape]);

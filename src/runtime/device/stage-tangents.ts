@@ -8,6 +8,7 @@ import { elementCount } from '../../graph/tensor.ts';
 import type { Noise, NoisePart } from '../../noise.ts';
 import type { TensorSpec } from '../protocol/messages.ts';
 import { type ForwardGradientSpec, tangentScaleOf } from '../protocol/training-spec.ts';
+import { CarriedStates } from './carried-states.ts';
 import type { CompiledStage } from './compiled-stages.ts';
 import type { StageOptions } from './stage-graphs.ts';
 
@@ -24,18 +25,18 @@ export class StageTangents {
   readonly #compiled: Pick<CompiledStage, 'trained' | 'packs'>;
   readonly #seed: number;
   readonly #spec: ForwardGradientSpec;
+  /** What passes hand to the next of their round. */
+  readonly carried: CarriedStates;
   /** The directions that are there, and their round. */
   #drawn: { readonly round: number; readonly values: Values } | undefined;
 
-  constructor(
-    engine: Engine,
-    { training }: Pick<StageOptions, 'training'>,
-    compiled: Pick<CompiledStage, 'trained' | 'packs'>,
-  ) {
+  constructor(engine: Engine, options: StageOptions, compiled: Pick<CompiledStage, 'trained' | 'packs'>) {
     this.#engine = engine;
     this.#compiled = compiled;
+    const { training } = options;
     this.#seed = training.seed;
     this.#spec = defined(training.forwardGradient, 'what forward gradients need');
+    this.carried = new CarriedStates(engine, options, this.#spec.tangentCount);
   }
 
   get count(): number {
@@ -45,7 +46,7 @@ export class StageTangents {
   /** The directions of a round, by `tangentName` of what the graphs take. They stay this object's. */
   of(round: number): Readonly<Values> {
     if (this.#drawn?.round !== round) {
-      this.release();
+      this.#releaseDrawn();
       const tangents = Array.from({ length: this.count }, (_, tangent) => tangent);
       const values = tangents.flatMap((tangent) =>
         this.#compiled.trained.map(
@@ -57,8 +58,13 @@ export class StageTangents {
     return this.#drawn.values;
   }
 
-  /** Lets go of directions; those of passes that are queued stay until these have run. */
+  /** Lets go of directions and states; those of passes that are queued stay until these have run. */
   release(): void {
+    this.#releaseDrawn();
+    this.carried.release();
+  }
+
+  #releaseDrawn(): void {
     for (const value of Object.values(this.#drawn?.values ?? {})) this.#engine.release(value);
     this.#drawn = undefined;
   }

@@ -3,7 +3,8 @@
 // estimates as they take gradients.
 
 import { defined } from '../../assert.ts';
-import { type TangentGraph, tangentGraph, tangentName } from '../../autodiff/forward-mode.ts';
+import { differenceGraph } from '../../autodiff/finite-difference.ts';
+import { type TangentGraph, type TangentOptions, tangentGraph, tangentName } from '../../autodiff/forward-mode.ts';
 import { severalTangents } from '../../autodiff/several-tangents.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { loweringOf } from '../../engine/lowering.ts';
@@ -53,18 +54,40 @@ function tangentsOf(options: StageOptions, blockSize: number | undefined): Tange
   const { sequence, layers, sampleCount } = options;
   const stage = extractStage(sequence, layers[0], layers[1], sampleCount);
   const isLast = layers[1] === sequence.layers.length;
-  const single = tangentGraph(isLast ? withLoss(stage, options) : stage, {
-    inputs: differentiableNames(stage.inputs),
+  const outputs = isLast ? [stepNames.loss] : differentiableNames(stage.outputs);
+  return directionalGraph(isLast ? withLoss(stage, options) : stage, options.training, {
+    inputs: [...differentiableNames(stage.inputs), ...stage.states.map(({ input }) => input)],
     parameters: layOut(options).unpacked.flatMap((bucket) => bucket.map(({ name }) => name)),
-    outputs: isLast ? [stepNames.loss] : differentiableNames(stage.outputs),
+    outputs: [...new Set([...outputs, ...stage.states.map(({ output }) => output)])],
     ...loweringOf({ blockSize }),
   });
-  return severalTangents(single, tangentCountOf(options));
 }
 
-/** The last stage with the loss behind it: the sum over the samples, and the right predictions, in place of outputs. */
+/** A pass with all of a round's directional derivatives: by tangents, or by two forward passes. */
+export function directionalGraph(
+  stage: StaticGraph,
+  { forwardGradient }: Pick<StageOptions['training'], 'forwardGradient'>,
+  { lower, ...options }: TangentOptions & Required<Pick<TangentOptions, 'parameters' | 'outputs'>>,
+): TangentGraph {
+  const { tangentCount, difference: step } = defined(forwardGradient, 'what forward gradients need');
+  if (step === undefined)
+    return severalTangents(
+      tangentGraph(stage, { ...options, ...(lower === undefined ? {} : { lower }) }),
+      tangentCount,
+    );
+  return differenceGraph(stage, {
+    ...options,
+    step,
+    losses: options.outputs.filter((name) => name === stepNames.loss),
+  });
+}
+
+/**
+ * The last stage with the loss behind it: the sum over the samples, and the right predictions, in place of outputs, and
+ * what its states become.
+ */
 export function withLoss(
-  { graph }: StageGraph,
+  { graph, states }: StageGraph,
   { training, label, sampleCount }: Pick<StageOptions, 'training' | 'label' | 'sampleCount'>,
 ): StaticGraph {
   const { name: logits, type, shape } = defined(graph.outputs[0], 'the output');
@@ -74,11 +97,10 @@ export function withLoss(
   const rename = new Map([...Object.entries(stepNames), ['logits', logits]]);
   const sums = loss.outputs.map(({ name }) => name).filter((name) => name !== 'gradient');
   const parts = [{ graph }, { graph: loss, rename }];
-  const joined = joinGraphs(
-    graph.name,
-    parts,
-    sums.map((name) => defined(rename.get(name), name)),
-  );
+  const joined = joinGraphs(graph.name, parts, [
+    ...sums.map((name) => defined(rename.get(name), name)),
+    ...states.map(({ output }) => output),
+  ]);
   // The scale is of the gradient alone.
   const inputs = joined.inputs.filter(({ name }) => name !== stepNames.scale);
   const { parameters, buffers } = graph;

@@ -39,8 +39,11 @@ export class TangentPasses implements StagePasses {
     if (labels !== undefined) feeds[stepNames.labels] = engine.upload(labels);
     const graph = defined(compiled.graphs.tangent, 'the pass with tangents');
     const { parameters } = weights.live();
-    const results = runGraph(graph, [feeds, this.#tangents.of(round), parameters, state.buffers()]);
+    const { carried } = this.#tangents;
+    const states = carried.of(microBatch.index === 0);
+    const results = runGraph(graph, [feeds, states, this.#tangents.of(round), parameters, state.buffers()]);
     for (const value of Object.values(feeds)) engine.release(value);
+    carried.keep(results);
     for (const { buffer, output } of pass.bufferUpdates) state.set('buffer', buffer, defined(results[output], output));
     if (!cuts.isLast) return Promise.all(cuts.outputs.map((cut) => this.#output(cut.name, results)));
     rounds.of(round).addLoss(results[stepNames.loss], results[stepNames.correct]);
@@ -51,7 +54,7 @@ export class TangentPasses implements StagePasses {
   #output(name: string, results: Readonly<Values>): Promise<Tensor> {
     const { engine, cuts, options } = this.#parts;
     const value = results[name];
-    if (value !== undefined) return engine.take(value);
+    if (value !== undefined) return this.#tangents.carried.has(name) ? engine.download(value) : engine.take(value);
     const { type, shape } = defined(
       cuts.outputs.find((cut) => cut.name === name),
       name,

@@ -48,7 +48,8 @@ export async function runCluster(
   const [url = server.url, ...otherUrls] = new Set(urls.values());
   if (remoteCount > 0)
     observe({ kind: 'listening', url, ...(otherUrls.length > 0 ? { otherUrls } : {}), joinCode, remoteCount });
-  runGuests?.begin(handleOf(coordinator, url, options, cluster));
+  const awaited = remoteCount > 0 ? { joinCode } : {};
+  runGuests?.begin({ ...handleOf(coordinator, url, options, cluster), ...awaited });
   const stop = (): void => coordinator.stop();
   cluster.signal.addEventListener('abort', stop, { once: true });
   if (cluster.signal.aborted) stop();

@@ -3,7 +3,8 @@
 
 import { randomBytes } from 'node:crypto';
 import { isIP } from 'node:net';
-import { type Guests, type LinkServer, listen } from '../../transport/node/websocket-server.ts';
+import type { Refused } from '../../transport/handshake.ts';
+import { type Accepted, type Guests, type LinkServer, listen } from '../../transport/node/websocket-server.ts';
 import type { Coordinator } from '../coordinator/coordinator.ts';
 import { factsSchema } from '../protocol/device-facts.ts';
 import type { Observer } from '../protocol/events.ts';
@@ -19,6 +20,7 @@ import {
 import { type Announcement, announce } from './discovery.ts';
 import { Relay } from './relay.ts';
 import { coordinatorName, type Door } from './security/admission.ts';
+import { Pages } from './security/pages.ts';
 
 /** Networks on which a coordinator announces itself, at most. */
 const maxAnnouncements = 8;
@@ -54,6 +56,7 @@ export async function serveWorkers({
     ask: (device, from, ticket) => coordinator.ask(device, from, ticket),
     onJoined: (from, to) => observe({ kind: 'relayed', between: [from, to] }),
   });
+  const pages = new Pages(door);
   const server = await listen({
     host,
     port,
@@ -62,9 +65,11 @@ export async function serveWorkers({
     clock,
     ...(door.tls && { tls: door.tls }),
     ...(guests && { guests }),
-    async authenticate(hello, address, certificate) {
-      const refusal = hello.purpose === 'relay' ? relay.refusal(hello) : undefined;
-      const verdict = refusal ?? (await door.admit(hello, certificate, address));
+    async authenticate(hello, address, certificate, isPage = false) {
+      const refusal = !isPage && hello.purpose === 'relay' ? relay.refusal(hello) : undefined;
+      const admit = (): Promise<Accepted | Refused> =>
+        isPage ? pages.admit(hello) : door.admit(hello, certificate, address);
+      const verdict = refusal ?? (await admit());
       if (verdict.kind === 'refused' || hello.purpose !== 'worker') return verdict;
       // Where this device is seen to be, it cannot know by itself.
       if (factsSchema.safeParse(hello.facts).success) return { ...verdict, facts: { ...verdict.facts, address } };

@@ -10,12 +10,15 @@ import { type Clock, systemClock } from '../../clock.ts';
 import { InputError, ProtocolError, RunError } from '../../errors.ts';
 import { type Hello, protocolVersion } from '../../transport/handshake.ts';
 import type { Link } from '../../transport/link.ts';
+import { channelOver } from '../../transport/node/duplex-channel.ts';
 import { sameSecret } from '../../transport/node/join-code.ts';
+import { nativeAead } from '../../transport/node/native-aead.ts';
 import { deviceOf, type Identity } from '../../transport/node/tls/identity.ts';
 import { connect, connectStream, type TlsOptions } from '../../transport/node/websocket.ts';
 import { type LinkServer, listen } from '../../transport/node/websocket-server.ts';
+import { sealLink } from '../../transport/sealed-link.ts';
 import type { PeerAddress } from '../protocol/messages.ts';
-import type { PeerNetwork } from '../worker/peers.ts';
+import { type PeerNetwork, pageUrl } from '../worker/peers.ts';
 import { type AdvertisedAddress, dialledAt, isThisMachine } from './addresses.ts';
 import { peerServerTls, peerTls } from './security/enrolment.ts';
 
@@ -104,6 +107,7 @@ class NodePeerNetwork implements PeerNetwork {
   }
 
   async connect(peer: PeerAddress): Promise<Link> {
+    if (peer.url === pageUrl) return this.#sealed(peer, { to: peer.name });
     try {
       return await this.#call(peer);
     } catch (error) {
@@ -161,6 +165,10 @@ class NodePeerNetwork implements PeerNetwork {
   }
 
   async #answer(peer: PeerAddress): Promise<void> {
+    if (peer.url === pageUrl) {
+      const ticket = defined(this.#tickets.get(peer.name), 'a ticket');
+      return this.#options.onLink(await this.#sealed(peer, { ticket }));
+    }
     try {
       return this.#options.onLink(await this.#call(peer));
     } catch (error) {
@@ -173,6 +181,14 @@ class NodePeerNetwork implements PeerNetwork {
       this.#clock.after(helloMs, () => stream.destroy()),
     );
     this.#server.take(stream);
+  }
+
+  /** A link to a page, over the coordinator. */
+  async #sealed(peer: PeerAddress, wish: { readonly to: string } | { readonly ticket: string }): Promise<Link> {
+    const { name, token: secret } = this.#options;
+    const channel = channelOver(await this.#openStream(wish));
+    const isInitiator = 'to' in wish;
+    return sealLink(channel, { name, peer: peer.name, isInitiator, secret, aead: nativeAead, clock: this.#clock });
   }
 
   #openStream(wish: Readonly<Record<string, string>>): Promise<Duplex> {

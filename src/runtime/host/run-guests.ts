@@ -11,6 +11,8 @@ export interface RunHandle extends Partial<Pick<Coordinator, 'drain' | 'scaleLea
   readonly url: string;
   /** Whether other machines reach it. */
   readonly isFar: boolean;
+  /** By which devices join; absent where none is awaited. */
+  readonly joinCode?: string;
 }
 
 export interface RunGuests {

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Cluster, LayerProfile, Plan, Profile } from '../../cluster/cluster.ts';
 import { program } from '../../schedule/generate.ts';
+import { withStaleness } from '../../schedule/staleness.ts';
 import { createSimulator } from '../../simulator/simulate.ts';
 import { steadyRoundMs } from '../../simulator/steady.ts';
 import { handPlan } from '../../testing/hand-plans.ts';
@@ -125,4 +126,32 @@ test('after a loss, plans keep to the memory that the user allows, however much 
     ).plan(request, noOne);
   assert.ok(await held(needed));
   assert.equal(await held(needed / 2), undefined, 'the light re-plan refuses it, and so does the planner');
+});
+
+test('a stream takes a spare in the place of a lost device only where it would not be slower with it', async () => {
+  const stream: Plan = {
+    ...plan,
+    ...withStaleness(handPlan({ schedule: 'async', cuts: [2], shares: [[4], [4]], microBatchCount: 2 }, 4), {}),
+  };
+  /** The devices after the loss of b, where c takes so many times as long as a; in reserve, too. */
+  const after = async (factor: number, from: Plan, isReserved: boolean): Promise<unknown> => {
+    const clock = createVirtualClock();
+    const planner = profiledPlanner(clock, () => {});
+    planner.joined('c', { memoryMiB: 1000, cores: 1, engine: 'a test', machine: 'c' });
+    const slow = ([row = []]: readonly (readonly number[])[]): number[][] => [row.map((ms) => factor * ms)];
+    const ofC = { forwardMs: slow(times.forwardMs), backwardMs: slow(times.backwardMs) };
+    planner.profiled('c', { layers, times: ofC, cached: false });
+    if (isReserved) {
+      planner.prepare(['a', 'b', 'c'], from);
+      await clock.runUntil(new Promise<void>((resolve) => clock.after(1000, resolve)));
+    }
+    const found = await planner.plan({ devices: ['a', 'c'], from, lost: ['b'] }, () => false);
+    return found?.stages.map(({ devices }) => devices.join());
+  };
+  for (const isReserved of [false, true]) {
+    // a alone takes 24 ms a round, c 12 ms for its part if it is as fast as a.
+    assert.deepEqual(await after(1, stream, isReserved), ['a', 'c']);
+    assert.deepEqual(await after(10, stream, isReserved), ['a']);
+  }
+  assert.deepEqual(await after(10, plan, false), ['a', 'c'], 'synchronous rounds: as before');
 });

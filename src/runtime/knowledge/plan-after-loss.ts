@@ -9,7 +9,10 @@ import { lightReplan } from '../../planner/replan/light.ts';
 import { takeOver } from '../../planner/replan/respipe.ts';
 import { fittingWithCopies } from '../../planner/replan/room-for-copies.ts';
 import { assumedProfile, type ReplanInput } from '../../planner/replan/survivors.ts';
+import { program } from '../../schedule/generate.ts';
+import { scheduleOf } from '../../schedule/schedules.ts';
 import { withStalenessAgain } from '../../schedule/staleness.ts';
+import { simulate } from '../../simulator/simulate.ts';
 import { optimizerStateCount } from '../protocol/training-spec.ts';
 import type { CapacityWatch } from './capacity-watch.ts';
 import type { DeviceKnowledge } from './device-knowledge.ts';
@@ -42,7 +45,33 @@ export function planAfterLoss(
   const substitutes = substitutesOf(layouts.known, devices, from, lost);
   const substituted = withNames(from, substitutes);
   const left = lost.filter((device) => !substitutes.has(device));
-  return left.length === 0 ? substituted : withoutLost(layouts, devices, substituted, left);
+  const found = left.length === 0 ? substituted : withoutLost(layouts, devices, substituted, left);
+  return (substitutes.size > 0 ? fasterWithout(layouts, devices, { from, lost, found }) : undefined) ?? found;
+}
+
+/**
+ * The stream without spares, where it is faster than the one found with some: all wait for the slowest device, and a
+ * spare has a whole stage to compile. Undefined where it is not, where that is not known, and where the others cannot
+ * hold the model. Synchronous runs take spares as they are.
+ */
+function fasterWithout(
+  layouts: LayoutsKnown,
+  devices: readonly string[],
+  { from, lost, found }: { readonly from: Plan; readonly lost: readonly string[]; readonly found: Plan },
+): Plan | undefined {
+  const { options, known } = layouts;
+  const { isStream, gradients } = scheduleOf(found.schedule);
+  const { grain } = options.subject.training;
+  if (!isStream || gradients === 'tangent' || grain !== undefined || !known.isProfiled(devices)) return undefined;
+  const [profile, cluster] = [known.profile(devices), known.cluster(devices)];
+  try {
+    const without = withoutLost(layouts, devices, from, lost);
+    const { roundMs } = simulate(program(found), found, profile, cluster, { events: false });
+    return without.predicted.roundMs < roundMs ? without : undefined;
+  } catch (error) {
+    if (error instanceof InputError) return undefined;
+    throw error;
+  }
 }
 
 /**

@@ -59,6 +59,8 @@ export interface ForwardGradientSpec {
   readonly scales: Readonly<Record<string, TangentScale>>;
   /** Ramps grow from epoch to epoch. */
   readonly roundsPerEpoch: number;
+  /** The step of two forward passes that give the derivative (finite-difference.ts). Absent: tangents do. */
+  readonly difference?: number;
 }
 
 /** α of a parameter's direction. */
@@ -110,6 +112,7 @@ export const trainingSpecSchema: z.ZodType<TrainingSpec> = z.object({
       kind: z.enum(noiseKinds),
       scales: z.record(z.string(), z.object({ factor: z.number().min(0), rampEpochs: z.number().int().min(0) })),
       roundsPerEpoch: z.number().int().positive(),
+      difference: z.number().positive().exactOptional(),
     })
     .exactOptional(),
 });

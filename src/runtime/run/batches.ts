@@ -13,12 +13,13 @@ const keptCount = 8;
 
 /** How a run's batches are drawn. Throws InputError for a batch larger than the data. */
 export function batchOrder(
-  { sampleCount }: Dataset,
+  { sampleCount, sequenceLength }: Dataset,
   { batch: batchSize, seed, shuffle, dropLast }: TrainSettings,
   { fixedBatch }: LayerSequence,
 ): BatchOrder {
   const restSize = dropLast ? 0 : restSizeOf({ sampleCount, batchSize }, fixedBatch);
-  return { sampleCount, batchSize, restSize, seed, shuffle };
+  const ofSequences = sequenceLength === undefined ? {} : { sequenceLength };
+  return { sampleCount, batchSize, restSize, seed, shuffle, ...ofSequences };
 }
 
 /** The samples of an epoch's last, smaller batch; 0 if the run comes to none. */

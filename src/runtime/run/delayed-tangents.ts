@@ -2,8 +2,7 @@
 // as one graph, and the estimate that comes of it. Directions are drawn parameter by parameter, without packs.
 
 import { defined } from '../../assert.ts';
-import { tangentGraph, tangentName } from '../../autodiff/forward-mode.ts';
-import { severalTangents } from '../../autodiff/several-tangents.ts';
+import { tangentName } from '../../autodiff/forward-mode.ts';
 import type { Engine, Value } from '../../engine/engine.ts';
 import { loweringOf } from '../../engine/lowering.ts';
 import { extractStage } from '../../graph/stage.ts';
@@ -12,7 +11,7 @@ import { writeNoise } from '../../noise.ts';
 import type { Parameter } from '../../training/names.ts';
 import { dropoutsOf } from '../device/pass-design.ts';
 import { stepNames } from '../device/stage-graphs.ts';
-import { withLoss } from '../device/tangent-design.ts';
+import { directionalGraph, withLoss } from '../device/tangent-design.ts';
 import type { RunSubject } from '../protocol/run-subject.ts';
 import { type TrainingSpec, tangentScaleOf } from '../protocol/training-spec.ts';
 import type { Step } from './delayed-step.ts';
@@ -22,13 +21,12 @@ type Values = Record<string, Value>;
 /** The whole model's pass with tangents for a micro-batch of `sampleCount` samples. */
 export async function tangentStepOf(engine: Engine, subject: RunSubject, sampleCount: number): Promise<Step> {
   const { sequence, training, label } = subject;
-  const { tangentCount } = defined(training.forwardGradient, 'what forward gradients need');
   const layers = [0, sequence.layers.length] as const;
   const frozen = new Set(training.frozen);
   const stage = withLoss(extractStage(sequence, ...layers, sampleCount), { training, label, sampleCount });
   const parameters = stage.graph.parameters.filter((name) => !frozen.has(name));
-  const single = tangentGraph(stage, { inputs: [], parameters, outputs: [stepNames.loss], ...loweringOf(engine) });
-  const { graph, bufferUpdates, ...rest } = severalTangents(single, tangentCount);
+  const options = { inputs: [], parameters, outputs: [stepNames.loss], ...loweringOf(engine) };
+  const { graph, bufferUpdates, ...rest } = directionalGraph(stage, training, options);
   return {
     executable: await engine.compile(graph),
     graphs: { bufferUpdates, parameterGradients: [] },

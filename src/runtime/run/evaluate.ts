@@ -8,8 +8,11 @@ import { inferenceMode } from '../../graph/onnx/modes.ts';
 import { elementCount, scalar, type Tensor } from '../../graph/tensor.ts';
 import { batchOf } from '../../training/data/batch.ts';
 import { countedLabels, type Dataset, gatherField } from '../../training/data/dataset.ts';
+import { stepsOf } from '../../training/data/order.ts';
+import { asSteps } from '../../training/data/sequences.ts';
 import { countsCorrect, type LossKind } from '../../training/losses.ts';
 import { type ScoreSheet, scoreSheet, type TestDetails } from '../../training/scores.ts';
+import { CarriedStates } from '../device/carried-states.ts';
 import { design } from '../device/designers.ts';
 import { ownCopy, sliceSamples } from '../device/samples.ts';
 import { type BindTask, bindToModel, labelCut, sizedByData } from './subject.ts';
@@ -73,7 +76,8 @@ export async function evaluateOn(
 ): Promise<Evaluation> {
   const graph = sizedByData(inferenceMode(model), dataset);
   const sequence = layers(outputOf(graph, options.loss, options.output).graph);
-  const data = bindToModel(dataset, sequence, options);
+  const isWhole = sequence.graph.states !== undefined && dataset.sequenceLength === undefined;
+  const data = bindToModel(isWhole ? asSteps(dataset) : dataset, sequence, options);
   const engine = await createEngine({ engine: options.engine, threadCount: options.threads });
   if (engine.warning !== undefined) options.onWarning?.(engine.warning);
   try {
@@ -84,26 +88,34 @@ export async function evaluateOn(
 }
 
 async function run(engine: Engine, sequence: LayerSequence, data: Dataset, loss: LossKind): Promise<Evaluation> {
-  const size = sequence.fixedBatch ?? Math.min(batchSize, data.sampleCount);
   let [lossSum, correctCount, weight] = [0, 0, 0];
   let compiled: Compiled | undefined;
-  const sheet = sheetOf(sequence, data, loss);
-  for (let first = 0; first < data.sampleCount; first += size) {
-    const count = Math.min(size, data.sampleCount - first);
+  // Steps of sequences are in another order than the data.
+  const sheet = data.sequenceLength === undefined ? sheetOf(sequence, data, loss) : undefined;
+  let states: CarriedStates | undefined;
+  for (const { indices, isFirst } of testBatches(sequence, data)) {
+    const count = indices.length;
     if (compiled?.count !== count) {
       compiled?.release();
       compiled = await compile(engine, sequence, data, loss, count);
     }
-    const labels = gatherField(
-      data,
-      data.labels,
-      Uint32Array.from({ length: count }, (_, index) => first + index),
-    );
+    const labels = gatherField(data, data.labels, indices);
     weight += data.labels.ignored === undefined ? count : countedLabels(labels) / elementCount(labels.shape.slice(1));
-    const [batchLoss, batchCorrect] = await runBatch(engine, compiled, data, { first, labels, sheet });
+    if (isFirst) {
+      states?.release();
+      states = new CarriedStates(engine, { sequence, layers: [0, sequence.layers.length], sampleCount: count }, 0);
+    }
+    const carried = defined(states, 'states');
+    const [batchLoss, batchCorrect] = await runBatch(engine, compiled, data, {
+      indices,
+      labels,
+      sheet,
+      states: carried,
+    });
     lossSum += batchLoss;
     correctCount += batchCorrect;
   }
+  states?.release();
   return {
     accuracy: countsCorrect(loss) ? correctCount / weight : null,
     loss: lossSum / weight,
@@ -111,6 +123,27 @@ async function run(engine: Engine, sequence: LayerSequence, data: Dataset, loss:
     ...(isLanguage(data) ? { perplexity: Math.exp(lossSum / weight) } : {}),
     ...(sheet === undefined ? {} : { details: sheet.details() }),
   };
+}
+
+/** Samples that run together, and whether they begin anew: not a later step of the sequences before. */
+interface TestBatch {
+  readonly indices: Uint32Array;
+  readonly isFirst: boolean;
+}
+
+function* testBatches({ fixedBatch }: LayerSequence, data: Dataset): Generator<TestBatch> {
+  const { sampleCount, sequenceLength: length = 1 } = data;
+  const sequenceCount = sampleCount / length;
+  const size = fixedBatch ?? Math.min(batchSize, sequenceCount);
+  for (let first = 0; first < sequenceCount; first += size) {
+    const count = Math.min(size, sequenceCount - first);
+    const steps = stepsOf(
+      Uint32Array.from({ length: count }, (_, index) => first + index),
+      length,
+    );
+    for (let step = 0; step < length; step++)
+      yield { indices: steps.subarray(step * count, (step + 1) * count), isFirst: step === 0 };
+  }
 }
 
 function sheetOf({ layers: all }: LayerSequence, data: Dataset, loss: LossKind): ScoreSheet | undefined {
@@ -159,24 +192,35 @@ async function compile(
   return { count, forwardCount, forward, loss: lossOf, release };
 }
 
+interface BatchParts {
+  readonly indices: Uint32Array;
+  readonly labels: Tensor;
+  readonly sheet: ScoreSheet | undefined;
+  readonly states: CarriedStates;
+}
+
 async function runBatch(
   engine: Engine,
   { count, forwardCount, forward, loss }: Compiled,
   data: Dataset,
-  { first, labels, sheet }: { readonly first: number; readonly labels: Tensor; readonly sheet: ScoreSheet | undefined },
+  { indices, labels, sheet, states }: BatchParts,
 ): Promise<readonly [number, number]> {
   // The last sample fills up a batch of fixed size.
   const { inputs } = await batchOf(
     data,
-    Uint32Array.from({ length: forwardCount }, (_, index) => first + Math.min(index, count - 1)),
+    Uint32Array.from({ length: forwardCount }, (_, index) => defined(indices[Math.min(index, count - 1)], 'a sample')),
   );
   const feeds = Object.fromEntries(
     data.inputs.map((field, index) => [field.name, engine.upload(defined(inputs[index], field.name))]),
   );
-  let logits = defined(Object.values(forward.run(feeds))[0], 'the output');
+  const outputs = forward.run({ ...feeds, ...states.of() });
+  const name = defined(forward.outputs[0], 'the output');
+  let logits = defined(outputs[name], 'the output');
+  if (states.has(name)) logits = engine.upload(await engine.download(logits));
+  states.keep(outputs);
   if (forwardCount > count || sheet !== undefined) {
     const taken = ownCopy(sliceSamples(await engine.take(logits), 0, 0, count));
-    sheet?.add(first, taken, labels, data.labels.ignored !== undefined);
+    sheet?.add(defined(indices[0], 'a sample'), taken, labels, data.labels.ignored !== undefined);
     logits = engine.upload(taken);
   }
   const lossFeeds = { logits, labels: engine.upload(labels), scale: engine.upload(scalar('float32', 1)) };

@@ -31,6 +31,7 @@ import { batchesOf, batchOrder, comingRestSize, leftOut } from './batches.ts';
 import { checkBest } from './best-metric.ts';
 import { trainedLayers } from './fine-tuning.ts';
 import type { LoadedModel } from './loaded-model.ts';
+import { overSequences } from './sequences.ts';
 import { autoSchedule, correctionIn, recoveryOf, type TrainSettings } from './settings.ts';
 import { bindToModel, labelCut, sizedByData, withSoftening } from './subject.ts';
 import { tangentScales } from './tangent-scales.ts';
@@ -66,7 +67,8 @@ export interface PreparedRun extends SessionInput {
 export type HostCheck = (settings: Pick<TrainSettings, 'host' | 'advertise' | 'tlsCert' | 'tlsKey'>) => void;
 
 /** Fits settings, model, data and the host's addresses together. Throws InputError where they do not fit. */
-export function prepareRunOn(checkHost: HostCheck, input: SessionInput): PreparedRun {
+export function prepareRunOn(checkHost: HostCheck, given: SessionInput): PreparedRun {
+  const input = overSequences(given);
   const { settings, model, checkpoint, test } = input;
   const { sequence, frozen, notes } = trainedLayers(
     sizedByData(model.graph, input.train),
@@ -189,12 +191,14 @@ function forwardGradientOf(
   { graph }: LayerSequence,
   perEpoch: number,
 ): Pick<TrainingSpec, 'forwardGradient'> {
-  const { mode, tangents, tangent, tangentScale } = settings;
+  const { mode, tangents, tangent, tangentScale, tangentDifference: difference } = settings;
   if (mode !== 'forward-gradient' && (mode !== undefined || plan?.schedule !== 'forward-gradient')) return {};
   const { scales } = tangentScales(graph.parameters, tangentScale);
-  return {
-    forwardGradient: { tangentCount: plan?.tangentCount ?? tangents, kind: tangent, scales, roundsPerEpoch: perEpoch },
-  };
+  const tangentCount = plan?.tangentCount ?? tangents;
+  if (difference !== undefined && tangentCount > 1)
+    throw new InputError('--tangent-difference moves along one direction a round: leave out --tangents.');
+  const step = difference === undefined ? {} : { difference };
+  return { forwardGradient: { tangentCount, kind: tangent, scales, roundsPerEpoch: perEpoch, ...step } };
 }
 
 function initialRunState({ graph }: LayerSequence): RunState {

@@ -91,6 +91,10 @@ export interface TrainSettings extends DataSettings {
   readonly tangents: number;
   readonly tangent: NoiseKind;
   readonly tangentScale: readonly string[];
+  /** Of forward gradients: the step of two forward passes in place of tangents. Absent: tangents. */
+  readonly tangentDifference?: number;
+  /** Of forward gradients: `OUT=IN`, what steps of sequences hand to the next (sequences.ts). None: no sequences. */
+  readonly state: readonly string[];
   /** What may travel in fewer bits over links, of a plan that is made here. */
   readonly compress: CompressMode;
   /** Every device computes, even where fewer would be faster. */

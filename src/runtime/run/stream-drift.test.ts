@@ -21,8 +21,6 @@ const timeout = 120_000;
 const net: TestNet = { graph: chainOfLinears(6).graph, loss: 'mse', classCount: 0 };
 const subject = subjectOf(net, 4);
 const layerCount = subject.sequence.layers.length;
-/** A round takes a device so long in each layer, as profiled. */
-const layerMs = 100;
 /** Of the way to the coordinator, whose commits rounds wait for: they take much longer than devices compute. */
 const latencyMs = 1000;
 const endRound = 80;
@@ -30,16 +28,17 @@ const endRound = 80;
 const slowFromRound = 25;
 const slowFactor = 3;
 
-const profileCache: ProfileCache = {
+/** Where a round takes a device so long in each layer. */
+const profileOf = (layerMs: number): ProfileCache => ({
   read: async () => ({
     layers: subject.sequence.layers.map(({ name }) => ({
       ...{ name, outputBytes: 4, weightBytes: 4, savedBytes: 4, flops: 1 },
     })),
-    times: { forwardMs: [Array(layerCount).fill(40)], backwardMs: [Array(layerCount).fill(layerMs - 40)] },
+    times: { forwardMs: [Array(layerCount).fill(0.4 * layerMs)], backwardMs: [Array(layerCount).fill(0.6 * layerMs)] },
     cached: true,
   }),
   write: async () => {},
-};
+});
 
 const planOf = (profile: Profile, cluster: Cluster) =>
   withStaleness(
@@ -50,8 +49,11 @@ const planOf = (profile: Profile, cluster: Cluster) =>
     {},
   );
 
-/** Three workers; b takes three times as long from some round on. The run has been compared with the oracle. */
-async function runWithSlowWorker(): Promise<MemoryCluster> {
+/**
+ * Three workers that take so long for a layer; b three times as long from some round on. The run has been compared with
+ * the oracle.
+ */
+async function runWithSlowWorker(layerMs: number): Promise<MemoryCluster> {
   const clock = createVirtualClock();
   const parts = new StreamParts();
   let layout: PlanLayout | undefined;
@@ -71,7 +73,7 @@ async function runWithSlowWorker(): Promise<MemoryCluster> {
   };
   const batch = batches(net, subject);
   const run: MemoryRun = {
-    ...{ subject, clock, profileCache, workerNames: ['a', 'b', 'c'], links: { clock } },
+    ...{ subject, clock, profileCache: profileOf(layerMs), workerNames: ['a', 'b', 'c'], links: { clock } },
     linkBetween: (one) => (one === 'coordinator' ? { clock, latencyMs } : undefined),
     batch: (round) => {
       latestRound = round;
@@ -112,7 +114,7 @@ const layoutsOf = (cluster: MemoryCluster): readonly Readonly<Record<string, num
 test('a device of a stream becomes three times slower: its layers move, and no batch is lost or doubled', {
   timeout,
 }, async () => {
-  const cluster = await runWithSlowWorker();
+  const cluster = await runWithSlowWorker(100);
   const [drift, ...others] = eventsOf(cluster, 'drift');
   assert.deepEqual(Object.keys(drift?.factors ?? {}), ['b']);
   assert.ok(Math.abs((drift?.factors['b'] ?? Number.NaN) / slowFactor - 1) < 0.05, JSON.stringify(drift));
@@ -127,5 +129,20 @@ test('a device of a stream becomes three times slower: its layers move, and no b
   assert.deepEqual(
     eventsOf(cluster, 'stream').map(({ round }) => round),
     [0, change?.round],
+  );
+});
+
+test('a device of a stream becomes three times slower, but moving would cost more than it saves: nothing moves', {
+  timeout,
+}, async () => {
+  // Rounds are to be 12 ms shorter, of which those that are left make half a second; a change costs two.
+  const cluster = await runWithSlowWorker(3);
+  const [drift] = eventsOf(cluster, 'drift');
+  assert.ok(Math.abs((drift?.factors['b'] ?? Number.NaN) / slowFactor - 1) < 0.05, JSON.stringify(drift));
+  assert.equal(layoutsOf(cluster).length, 1);
+  assert.deepEqual(eventsOf(cluster, 'recovering'), []);
+  assert.deepEqual(
+    eventsOf(cluster, 'stream').map(({ round }) => round),
+    [0],
   );
 });

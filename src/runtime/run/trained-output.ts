@@ -26,9 +26,11 @@ const squashings: { readonly [Loss in LossKind]: Squashing | undefined } = {
 export function outputOf(model: Graph, loss: LossKind, output: string | undefined): TrainedOutput {
   const chosen = withOutput(model, output);
   const notes: string[] = [];
-  if (model.outputs.length > 1 && output === undefined)
+  const carried = new Set(model.states?.map((state) => state.output));
+  const outputs = model.outputs.filter(({ name }) => !carried.has(name));
+  if (outputs.length > 1 && output === undefined)
     notes.push(
-      `The model has ${model.outputs.length} outputs, ${model.outputs.map(({ name }) => name).join(', ')}: the loss ` +
+      `The model has ${outputs.length} outputs, ${outputs.map(({ name }) => name).join(', ')}: the loss ` +
         'takes the first, and what only the others read stays as it is; --output NAME chooses another.',
     );
   const squashing = squashings[loss];
@@ -45,7 +47,10 @@ export function outputOf(model: Graph, loss: LossKind, output: string | undefine
   return { graph, notes };
 }
 
-/** The model with this output alone; as it is where none is named. Throws InputError for one that it does not have. */
+/**
+ * The model with this output alone, beside those of its states; as it is where none is named. Throws InputError for one
+ * that it does not have.
+ */
 export function withOutput(model: Graph, name: string | undefined, flag = '--output'): Graph {
   if (name === undefined) return model;
   const found = model.outputs.find((output) => output.name === name);
@@ -53,5 +58,7 @@ export function withOutput(model: Graph, name: string | undefined, flag = '--out
     const names = model.outputs.map((output) => output.name).join(', ');
     throw new InputError(`${flag} ${name} is not an output of the model: it has ${names}.`);
   }
-  return { ...model, outputs: [found] };
+  const carried = new Set(model.states?.map((state) => state.output));
+  const others = model.outputs.filter((one) => one !== found && carried.has(one.name));
+  return { ...model, outputs: [found, ...others] };
 }

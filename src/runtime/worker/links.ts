@@ -41,6 +41,8 @@ export class Links {
   #network: PeerNetwork | undefined;
   /** Devices that left before all were linked. */
   readonly #gone = new Set<string>();
+  /** The last round of fewer samples that has not committed; -1: none. */
+  #smallerRound = -1;
 
   constructor(context: WorkerContext, work: WorkReport) {
     this.#context = context;
@@ -82,6 +84,24 @@ export class Links {
         if (session === this.#context.session) this.#context.peerLost(peer, { reason, isFault: false });
       },
     });
+  }
+
+  /** A layout was announced: devices compile until its first round begins. */
+  layoutBegins(): void {
+    this.#smallerRound = -1;
+    this.#peers.expectSilence(true);
+  }
+
+  /** A round of the layout may begin. For one of fewer samples devices may have to compile, until it has committed. */
+  roundBegins({ round, sampleCount }: Pick<ToWorker['round'], 'round' | 'sampleCount'>): void {
+    if (sampleCount !== undefined) this.#smallerRound = round;
+    this.#peers.expectSilence(this.#smallerRound >= 0);
+  }
+
+  roundCommitted(round: number): void {
+    if (round < this.#smallerRound) return;
+    this.#smallerRound = -1;
+    this.#peers.expectSilence(false);
   }
 
   /** A device left before it was linked to all others: nobody need wait for it. */

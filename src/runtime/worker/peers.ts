@@ -8,6 +8,12 @@ import type { Frame, Link, LinkRate, Priority } from '../../transport/link.ts';
 import { type LinkMeasurement, messageSchemas, type PeerAddress } from '../protocol/messages.ts';
 import { type Echo, probeLink } from './probe-link.ts';
 
+/**
+ * The address of a worker that nobody can call, and that cannot have TLS: a page in a browser. Its links go over the
+ * coordinator, sealed with the run's secret (transport/sealed-link.ts).
+ */
+export const pageUrl = 'page:';
+
 /** Opens and accepts links to the other workers of a run. */
 export interface PeerNetwork {
   /** The address at which peers reach this worker. */
@@ -74,6 +80,8 @@ export class Peers {
   readonly #reportedMs = new WeakMap<Link, number>();
   readonly #echoes = new Map<string, (peerLinkWorkMs: number | undefined) => void>();
   #echoCounter = 0;
+  /** Before the first round devices read the model, profile and compile. */
+  #isSilenceExpected = true;
   /** Why this worker has closed its links. */
   #closed: string | undefined;
 
@@ -147,6 +155,7 @@ export class Peers {
       void link.close(this.#closed);
       return;
     }
+    link.expectSilence?.(this.#isSilenceExpected);
     const former = this.#links.get(link.peer);
     this.#links.set(link.peer, link);
     void former?.close('there is a newer link');
@@ -179,6 +188,13 @@ export class Peers {
       this.#echoes.get(`${link.peer}/${frame.microBatch}`)?.(linkWorkOf(link.peer, frame));
     else if (frame.kind !== 'ballast')
       throw new ProtocolError(`${link.peer} sent a frame of the unknown kind "${frame.kind}".`);
+  }
+
+  /** Peers may keep their threads for a while, or no more: see Link. */
+  expectSilence(isExpected: boolean): void {
+    if (isExpected === this.#isSilenceExpected) return;
+    this.#isSilenceExpected = isExpected;
+    for (const link of this.#links.values()) link.expectSilence?.(isExpected);
   }
 
   /** Sends a frame to `peer`; resolves under back-pressure as Link.send does. */

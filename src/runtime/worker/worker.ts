@@ -66,6 +66,7 @@ function handlersOf({ context, inbox, links, rounds, streamRounds, statistics }:
     deploy: {
       when: 'at-once',
       do({ control, frame }) {
+        links.layoutBegins();
         announce(context, links, control, frame.epoch);
         rounds.forget();
         inbox.restart(() => establish(context, links, control));
@@ -74,10 +75,19 @@ function handlersOf({ context, inbox, links, rounds, streamRounds, statistics }:
     state: { when: 'at-once', do: ({ control, frame }) => stateArrived(context.session, null, control, frame) },
     round: {
       when: 'in-turn',
-      do: ({ control }) => (context.isStreaming() ? streamRounds.run(control) : rounds.run(control)),
+      do({ control }) {
+        links.roundBegins(control);
+        return context.isStreaming() ? streamRounds.run(control) : rounds.run(control);
+      },
     },
     flush: { when: 'in-turn', do: ({ control }) => streamRounds.flush(control) },
-    commit: { when: 'at-once', do: ({ control }) => rounds.committed(control) },
+    commit: {
+      when: 'at-once',
+      do({ control }) {
+        links.roundCommitted(control.round);
+        rounds.committed(control);
+      },
+    },
     snapshot: {
       when: 'in-turn',
       do: ({ control }) => snapshot(context, control, { committed: rounds.commitOf(control.round - 1), statistics }),

@@ -52,6 +52,8 @@ export interface Dataset {
   readonly labels: Field;
   readonly rows?: Uint32Array;
   readonly sampleCount: number;
+  /** Samples are the steps of sequences of this length, one sequence after the other (sequences.ts). Absent: 1. */
+  readonly sequenceLength?: number;
   /** The number of classes; absent if labels are not classes. */
   readonly classCount?: number;
   /** The classes' names, in the order of their numbers. */

@@ -16,6 +16,11 @@ export interface BatchOrder {
   readonly seed: number;
   /** True: a new order each epoch; false: the file's order. */
   readonly shuffle: boolean;
+  /**
+   * Samples are the steps of sequences of this length, one sequence after the other. A batch is of whole sequences, and
+   * has the first step of each, then the second of each, and so on. `batchSize` is a multiple. Default 1.
+   */
+  readonly sequenceLength?: number;
 }
 
 /**
@@ -55,12 +60,24 @@ export function epochOf(order: BatchOrder, round: number): number {
  */
 export function batchIndices(order: BatchOrder, round: number): Uint32Array {
   assert(Number.isSafeInteger(round) && round >= 0, `round ${round} is not a valid round`);
+  const { sequenceLength = 1, sampleCount, seed, shuffle } = order;
   const rounds = roundsPerEpoch(order);
   const place = round % rounds;
-  const start = place * order.batchSize;
   const size = place < wholeBatchCount(order) ? order.batchSize : (order.restSize ?? 0);
-  if (!order.shuffle) return Uint32Array.from({ length: size }, (_, index) => start + index);
-  return epochOrder(order.sampleCount, order.seed, Math.floor(round / rounds)).slice(start, start + size);
+  const [start, count] = [(place * order.batchSize) / sequenceLength, size / sequenceLength];
+  const sequences = shuffle
+    ? epochOrder(sampleCount / sequenceLength, seed, Math.floor(round / rounds)).slice(start, start + count)
+    : Uint32Array.from({ length: count }, (_, index) => start + index);
+  return sequenceLength === 1 ? sequences : stepsOf(sequences, sequenceLength);
+}
+
+/** The steps of sequences: the first of each, then the second of each, and so on. */
+export function stepsOf(sequences: Uint32Array, sequenceLength: number): Uint32Array {
+  const count = sequences.length;
+  return Uint32Array.from(
+    { length: count * sequenceLength },
+    (_, index) => (sequences[index % count] as number) * sequenceLength + Math.floor(index / count),
+  );
 }
 
 /** Cache of the last epoch's order, which the next round usually needs again. */

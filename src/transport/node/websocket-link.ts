@@ -4,7 +4,7 @@
 import { TLSSocket } from 'node:tls';
 import { type RawData, WebSocket } from 'ws';
 import { type Clock, systemClock } from '../../clock.ts';
-import type { LinkEnd } from '../link.ts';
+import { type LinkEnd, silenceLimitsMs } from '../link.ts';
 import { maxMessageBytes, maxTrailingBytes } from '../piece.ts';
 import { type LinkLimits, type Wire, WireLink } from '../wire-link.ts';
 import type { WebSocketBytes } from './websocket-bytes.ts';
@@ -15,9 +15,11 @@ export interface Heartbeat {
   readonly intervalMs: number;
   /** A peer from which nothing at all came for so long is dead. Default 10 s. */
   readonly deadAfterMs: number;
+  /** The same for one of which silence is expected. Default 30 s. */
+  readonly busyDeadAfterMs?: number;
 }
 
-export const defaultHeartbeat: Heartbeat = { intervalMs: 2_000, deadAfterMs: 10_000 };
+export const defaultHeartbeat: Heartbeat = { intervalMs: 2_000, deadAfterMs: silenceLimitsMs.usual };
 
 /** The longest WebSocket message: frames travel in pieces. */
 export const maxPayloadBytes: number = Math.max(maxMessageBytes, maxTrailingBytes);
@@ -47,6 +49,7 @@ export function createWebSocketLink(socket: WebSocket, bytes: WebSocketBytes, op
   const wire: Wire = {
     isProven: bytes.stream instanceof TLSSocket,
     send: (messages, done) => bytes.send(messages, done),
+    expectSilence: (isExpected) => life.expectSilence(isExpected),
     close(end) {
       closing = end;
       socket.close(end.clean ? cleanCode : faultCode, shortened(end.reason));
@@ -100,7 +103,8 @@ function watchLife(
   heartbeat: Heartbeat,
   clock: Clock,
   onDead: (silentMs: number) => void,
-): { seen(): void; stop(): void } {
+): { seen(): void; expectSilence(isExpected: boolean): void; stop(): void } {
+  let deadAfterMs = heartbeat.deadAfterMs;
   let seenAtMs = clock.now();
   let tickAtMs = seenAtMs;
   let cancel = (): void => {};
@@ -112,7 +116,7 @@ function watchLife(
     // When this process itself was stalled (stopped, swapped out), what the peer sent meanwhile has not been read yet.
     if (nowMs - tickAtMs > 2 * heartbeat.intervalMs) seenAtMs = nowMs;
     tickAtMs = nowMs;
-    if (nowMs - seenAtMs >= heartbeat.deadAfterMs) {
+    if (nowMs - seenAtMs >= deadAfterMs) {
       onDead(nowMs - seenAtMs);
       return;
     }
@@ -122,7 +126,14 @@ function watchLife(
   cancel = clock.after(heartbeat.intervalMs, tick);
   socket.on('ping', seen);
   socket.on('pong', seen);
-  return { seen, stop: () => cancel() };
+  const expectSilence = (isExpected: boolean): void => {
+    const { deadAfterMs: usualMs, busyDeadAfterMs: busyMs = silenceLimitsMs.busy } = heartbeat;
+    const limitMs = isExpected ? busyMs : usualMs;
+    // A peer that has just become free has yet to answer what came meanwhile.
+    if (limitMs < deadAfterMs) seen();
+    deadAfterMs = limitMs;
+  };
+  return { seen, expectSilence, stop: () => cancel() };
 }
 
 /** A close frame has room for 123 bytes of reason. */

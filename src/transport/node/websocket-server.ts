@@ -17,7 +17,7 @@ import { TLSSocket } from 'node:tls';
 import { type RawData, WebSocket, WebSocketServer } from 'ws';
 import { type Clock, systemClock } from '../../clock.ts';
 import { InputError, ProtocolError, RunError } from '../../errors.ts';
-import { createFailureLimiter, judgeUpgrade, plainAddress } from '../admission.ts';
+import { createFailureLimiter, judgeUpgrade, plainAddress, type Rejection } from '../admission.ts';
 import { encodeHandshake, type Hello, maxHandshakeBytes, parseHello, type Refused } from '../handshake.ts';
 import type { Link } from '../link.ts';
 import type { WireLink } from '../wire-link.ts';
@@ -34,11 +34,16 @@ export interface Accepted {
 }
 
 /**
- * Browsers at the same port: they ask for pages, or to upgrade with an Origin, which devices never send. They have the
+ * Browsers at the same port: they ask for pages, or to upgrade with an Origin, which programs never send. They have the
  * bounds of callers without a credential until `admit` is called.
  */
 export interface Guests {
-  request(request: IncomingMessage, response: ServerResponse): void;
+  request(request: IncomingMessage, response: ServerResponse, admit: () => void): void;
+  /**
+   * Whether an upgrade is that of a page which wants to be a device, and then says hello as devices do. A rejection: a
+   * page that may not. Absent: no page may.
+   */
+  device?(request: IncomingMessage): boolean | Rejection;
   upgrade(request: IncomingMessage, stream: Duplex, head: Buffer, admit: () => void): void;
 }
 
@@ -51,13 +56,14 @@ export interface ListenOptions extends WebSocketOptions {
   /** This server's name, for its callers. */
   readonly name: string;
   /**
-   * Decides about a caller, by its credential and its certificate, which is trusted. A refusal without `retry` counts
-   * as a failure of that address.
+   * Decides about a caller, by its credential and its certificate, which is trusted. `isPage`: a script in a browser. A
+   * refusal without `retry` counts as a failure of that address.
    */
   authenticate(
     hello: Hello,
     address: string,
     certificate?: X509Certificate,
+    isPage?: boolean,
   ): Accepted | Refused | Promise<Accepted | Refused>;
   /** A caller was accepted. A ProtocolError thrown here, such as over its facts, closes the link with its message. */
   onLink(link: Link, hello: Hello): void;
@@ -172,7 +178,8 @@ class Front {
     http.on('connection', (socket: Socket) => this.#arrive(socket));
     http.on('clientError', (_error, socket) => socket.destroy());
     http.on('request', (request, response) => {
-      if (options.guests !== undefined) return options.guests.request(request, response);
+      if (options.guests !== undefined)
+        return options.guests.request(request, response, () => this.#leave(keyOf(request.socket)));
       response
         .writeHead(426, { connection: 'close', 'content-type': 'text/plain' })
         .end('this is a server for WebSockets only\n');
@@ -228,7 +235,8 @@ class Front {
     const { socket } = request;
     const { host, origin } = request.headers;
     const { guests } = this.#options;
-    if (guests !== undefined && origin !== undefined)
+    const device = origin === undefined ? false : (guests?.device?.(request) ?? false);
+    if (guests !== undefined && origin !== undefined && device === false)
       return guests.upgrade(request, stream, head, () => this.#leave(keyOf(socket)));
     const tooMany = this.#limiter.allows(plainAddress(socket.remoteAddress ?? ''))
       ? undefined
@@ -236,7 +244,8 @@ class Front {
     const foreign = isForeign(socket)
       ? ({ status: 403, reason: 'the certificate of this device is not of this cluster' } as const)
       : undefined;
-    const rejection = tooMany ?? foreign ?? judgeUpgrade({ host, origin }, this.#allowedHosts);
+    const asPage = device === true ? undefined : device || judgeUpgrade({ host, origin }, this.#allowedHosts);
+    const rejection = tooMany ?? foreign ?? asPage;
     if (foreign !== undefined) this.#limiter.failed(plainAddress(socket.remoteAddress ?? ''));
     if (rejection !== undefined) {
       this.#refused(socket, rejection.reason);
@@ -252,12 +261,12 @@ class Front {
     }
     this.#webSockets.handleUpgrade(request, stream, head, (webSocket) => {
       const bytes = new WebSocketBytes(webSocket, socket, { isServer: true, maxMessageBytes: maxPayloadBytes });
-      this.#greet(webSocket, bytes);
+      this.#greet(webSocket, bytes, device === true);
     });
   }
 
   /** Waits for the hello; anything but one message of at most 4 KiB ends the connection. */
-  #greet(webSocket: WebSocket, bytes: WebSocketBytes): void {
+  #greet(webSocket: WebSocket, bytes: WebSocketBytes, isPage: boolean): void {
     const socket = bytes.stream;
     let byteCount = 0;
     const onData = (chunk: Buffer): void => {
@@ -273,7 +282,7 @@ class Front {
         return;
       }
       greeted = true;
-      void this.#judge(data as Buffer, socket).then(({ verdict, hello }) => {
+      void this.#judge(data as Buffer, socket, isPage).then(({ verdict, hello }) => {
         socket.off('data', onData);
         if (webSocket.readyState !== WebSocket.OPEN) return;
         if (verdict.kind === 'accepted') this.#accept(webSocket, bytes, verdict, hello as Hello);
@@ -286,6 +295,7 @@ class Front {
   async #judge(
     data: Buffer,
     socket: Socket,
+    isPage: boolean,
   ): Promise<{ readonly verdict: Accepted | Refused; readonly hello?: Hello }> {
     const address = plainAddress(socket.remoteAddress ?? '');
     try {
@@ -293,7 +303,7 @@ class Front {
       if (!this.#limiter.allows(address)) return { verdict: { kind: 'refused', reason: tooManyFailures, retry: true } };
       const certificate =
         socket instanceof TLSSocket && socket.authorized ? socket.getPeerX509Certificate() : undefined;
-      const verdict = await this.#options.authenticate(hello, address, certificate);
+      const verdict = await this.#options.authenticate(hello, address, certificate, isPage);
       if (verdict.kind === 'refused' && !verdict.retry) this.#limiter.failed(address);
       return { verdict, hello };
     } catch (error) {

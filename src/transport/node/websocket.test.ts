@@ -8,6 +8,7 @@ import { InputError, ProtocolError, RunError } from '../../errors.ts';
 import { linkSuite } from '../../testing/link-suite.ts';
 import { startRelay } from '../../testing/relay.ts';
 import { createSelfSigned } from '../../testing/self-signed.ts';
+import { createVirtualClock } from '../../testing/virtual-clock.ts';
 import type { Hello } from '../handshake.ts';
 import type { Frame, Link } from '../link.ts';
 import { type ConnectOptions, connect, type TlsOptions } from './websocket.ts';
@@ -436,6 +437,23 @@ test('a frozen process gives its peers the time to be heard again', async () => 
   // Silence while this process runs is another matter: ticks on time, nothing heard in between.
   for (let tick = 0; tick < 6; tick++) advance(2_000);
   assert.match((await (links[0] as Link).ended).reason, /^no sign of life from b for 1[02]\.0 s$/);
+  await server.close('done');
+});
+
+test('a peer of which silence is expected is given up after 30 s; when it is free, after 10 s again', async () => {
+  const clock = createVirtualClock();
+  const { server, links } = await serve({ clock });
+  const callers = [await rawCaller(server.url, { autoPong: false }), await rawCaller(server.url, { autoPong: false })];
+  const [busy, freed] = links as [Link, Link];
+  let endedCount = 0;
+  for (const link of links) void link.ended.then(() => endedCount++);
+  for (const link of links) link.expectSilence?.(true);
+  await clock.runUntil(new Promise<void>((resolve) => clock.after(28_000, resolve)));
+  assert.equal(endedCount, 0);
+  freed.expectSilence?.(false);
+  assert.match((await clock.runUntil(busy.ended)).reason, /^no sign of life from b for 30\.0 s$/);
+  assert.match((await clock.runUntil(freed.ended)).reason, /^no sign of life from b for 10\.0 s$/);
+  for (const caller of callers) caller.terminate();
   await server.close('done');
 });
 

@@ -21,7 +21,7 @@ import { streamOver } from './websocket-stream.ts';
 export interface WebSocketOptions {
   /** Default: defaultLinkLimits. */
   readonly limits?: LinkLimits;
-  /** Default: a ping every 2 s, dead after 10 s. */
+  /** Default: a ping every 2 s, dead after 10 s, or 30 where silence is expected. */
   readonly heartbeat?: Heartbeat;
   /** Default: the system's. */
   readonly clock?: Clock;

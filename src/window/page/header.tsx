@@ -126,6 +126,11 @@ function Controls({ view, can }: { readonly view: View; readonly can: Abilities 
   const close = (): void => setShown(undefined);
   return (
     <div class="controls">
+      {can.join && (
+        <a class="button" href="/join">
+          Join with this device
+        </a>
+      )}
       {can.rate && (
         <button type="button" onClick={() => setShown('rate')}>
           Learning rate

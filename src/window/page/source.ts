@@ -21,7 +21,7 @@ export interface Answer {
   readonly invitation?: Invitation;
 }
 
-const nothing: Abilities = { stop: false, drain: false, rate: false, whatIf: false, invite: false };
+const nothing: Abilities = { stop: false, drain: false, rate: false, whatIf: false, invite: false, join: false };
 const againMs = 1500;
 
 export const source: Source = { view: undefined, can: nothing, connection: 'opening', recording: undefined };

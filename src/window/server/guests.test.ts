@@ -33,8 +33,8 @@ const start = async (): Promise<void> => {
   recorded.length = 0;
   window = new RunWindow({
     ...{ model: 'net', clock: systemClock, record: (event) => recorded.push(event), stop: () => {} },
-    onOpen: (given) => {
-      link = given;
+    onOpen: (opened) => {
+      link = opened.link;
     },
   });
   server = await serveAlone(

@@ -18,20 +18,32 @@ export interface WindowGuestsOptions {
 }
 
 const maxTokenBytes = 512;
-const [sessionPath, socketPath] = ['/session', '/events'] as const;
+/** Downloads of large files at once, and how long one may take nothing. */
+const [mostDownloads, downloadRestMs] = [16, 20_000] as const;
+const [sessionPath, socketPath, devicePath] = ['/session', '/events', '/device'] as const;
 
 /** Serves the window's page to browsers, and what happens to those with a session. */
 export function createGuests({ files, door, viewers }: WindowGuestsOptions): Guests {
   const webSockets = new WebSocketServer({
     ...{ noServer: true, clientTracking: false, perMessageDeflate: false, maxPayload: maxCommandBytes },
   });
+  const downloads = new Downloads();
   return {
-    request(request, response) {
+    request(request, response, admit) {
       const shown = shownBy(request);
       const refusal = door.refusal(shown);
       if (refusal !== undefined) return refuse(response, refusal);
       if (request.url === sessionPath) return session(door, shown, request, response);
-      serveFile(files, shown, request, response);
+      void serveFile(files, shown, request, response, () => {
+        if (downloads.begin(response)) admit();
+      });
+    },
+    // Its credential is the join code: a session is not enough to compute, nor is it needed.
+    device(request) {
+      if (request.url !== devicePath) return false;
+      const shown = shownBy(request);
+      const refusal = door.refusal(shown) ?? door.foreignRefusal(shown);
+      return refusal === undefined || { status: refusal.status === 429 ? 429 : 403, reason: refusal.reason };
     },
     upgrade(request, stream, head, admit) {
       const shown = shownBy(request);
@@ -84,29 +96,63 @@ function session(door: WindowDoor, shown: Shown, request: IncomingMessage, respo
   });
 }
 
-function serveFile(
+async function serveFile(
   files: ReadonlyMap<string, PageFile>,
   shown: Shown,
   request: IncomingMessage,
   response: ServerResponse,
-): void {
+  onLarge: () => void,
+): Promise<void> {
   if (request.method !== 'GET' && request.method !== 'HEAD')
     return send(response, 405, 'text/plain', 'GET only\n', { allow: 'GET, HEAD' });
   const file = files.get(request.url ?? '');
   if (file === undefined) return send(response, 404, 'text/plain', 'there is nothing here\n');
-  send(response, 200, file.type, request.method === 'HEAD' ? undefined : file.bytes, policy(shown, request));
+  let bytes: Uint8Array;
+  try {
+    bytes = await file.read();
+  } catch (error) {
+    return send(response, 503, 'text/plain', `${error instanceof Error ? error.message : 'it cannot be read'}\n`);
+  }
+  if (file.isLarge) onLarge();
+  const body = request.method === 'HEAD' ? undefined : bytes;
+  send(response, 200, file.type, body, policy(file, shown, request));
 }
 
-/** Nothing but this server's own files and its WebSocket; no frame around it. */
-function policy({ host = '' }: Shown, { socket }: IncomingMessage): Record<string, string> {
+/**
+ * Large files on their way: so many connections at once have longer than a caller without a credential otherwise has,
+ * as long as they take something.
+ */
+class Downloads {
+  #count = 0;
+
+  /** False: there are too many, and this one has the usual time. */
+  begin(response: ServerResponse): boolean {
+    if (this.#count >= mostDownloads) return false;
+    this.#count++;
+    response.once('close', () => this.#count--);
+    response.setTimeout(downloadRestMs, () => response.destroy());
+    return true;
+  }
+}
+
+/** Nothing but this server's own files and its WebSocket; no frame around it. Only what computes may compile. */
+function policy(
+  file: Pick<PageFile, 'policy'>,
+  { host = '' }: Shown,
+  { socket }: IncomingMessage,
+): Record<string, string> {
   const webSocket = `${socket instanceof TLSSocket ? 'wss' : 'ws'}://${host}`;
+  const scripts = file.policy === 'compute' ? "'self' 'wasm-unsafe-eval'" : "'self'";
   const sources = [
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'",
+    `default-src 'none'; script-src ${scripts}; style-src 'self'; img-src 'self'`,
+    ...(file.policy === 'look' ? [] : ["worker-src 'self'"]),
     `connect-src 'self' ${webSocket}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'`,
   ];
   return {
     'content-security-policy': sources.join('; '),
     'cross-origin-opener-policy': 'same-origin',
+    // With the line above: threads may share memory, which WebAssembly's do.
+    ...(file.policy === 'look' ? {} : { 'cross-origin-embedder-policy': 'require-corp' }),
     'permissions-policy': 'camera=(), microphone=(), geolocation=()',
   };
 }

@@ -1,31 +1,79 @@
-// The files of the page, as tools/bundle.mjs made them: a fixed table, read once. What is asked for is looked up in it,
-// and never is a path.
+// The files of the pages, as tools/bundle.mjs made them, and of the engine that browsers compute with: a fixed table.
+// What is asked for is looked up in it, and never is a path.
 
 import { readFileSync } from 'node:fs';
+import { readFile } from 'node:fs/promises';
+import { createRequire } from 'node:module';
+import { dirname, join } from 'node:path';
 import { RunError } from '../../errors.ts';
+
+/**
+ * What a file may do where it is the page, or the script of a thread: 'look' is the window, 'join' the page on which a
+ * browser becomes a device, and 'compute' its thread, which alone may compile WebAssembly.
+ */
+export type FilePolicy = 'look' | 'join' | 'compute';
 
 export interface PageFile {
   readonly type: string;
-  readonly bytes: Uint8Array;
+  readonly policy: FilePolicy;
+  /** Megabytes, which may take longer than other files. */
+  readonly isLarge: boolean;
+  /** Rejects with RunError where the file is not there. */
+  read(): Promise<Uint8Array>;
 }
 
-const files: Readonly<Record<string, readonly [name: string, type: string]>> = {
-  '/': ['index.html', 'text/html; charset=utf-8'],
-  '/page.js': ['page.js', 'text/javascript; charset=utf-8'],
-  '/page.css': ['page.css', 'text/css; charset=utf-8'],
-  '/icon.svg': ['icon.svg', 'image/svg+xml'],
+const [html, script, style] = ['text/html', 'text/javascript', 'text/css'].map((type) => `${type}; charset=utf-8`);
+
+/** By the path of a request: the file below dist/, its type, and what it may do. */
+const built: Readonly<Record<string, readonly [path: string, type: string | undefined, policy: FilePolicy]>> = {
+  '/': ['window/page/index.html', html, 'look'],
+  '/page.js': ['window/page/page.js', script, 'look'],
+  '/page.css': ['window/page/page.css', style, 'look'],
+  '/icon.svg': ['window/page/icon.svg', 'image/svg+xml', 'look'],
+  '/join': ['tab/page/join.html', html, 'join'],
+  '/join.js': ['tab/page/join.js', script, 'join'],
+  '/join.css': ['tab/page/join.css', style, 'join'],
+  '/compute.js': ['tab/page/compute.js', script, 'compute'],
+};
+
+/** The files of the package onnxruntime-web. */
+const engine: Readonly<Record<string, readonly [name: string, type: string | undefined]>> = {
+  '/ort.js': ['ort.wasm.bundle.min.mjs', script],
+  '/ort.wasm': ['ort-wasm-simd-threaded.wasm', 'application/wasm'],
 };
 
 /** By the path of a request. Throws RunError where the package was not built. */
 export function readPageFiles(): ReadonlyMap<string, PageFile> {
+  const own = Object.entries(built).map(([path, [name, type = '', policy]]): [string, PageFile] => {
+    const bytes = readBuilt(name);
+    return [path, { type, policy, isLarge: false, read: async () => bytes }];
+  });
+  const packaged = Object.entries(engine).map(([path, [name, type = '']]): [string, PageFile] => {
+    let bytes: Promise<Uint8Array> | undefined;
+    const read = (): Promise<Uint8Array> => {
+      bytes ??= readPackaged(name);
+      return bytes;
+    };
+    return [path, { type, policy: 'compute', isLarge: true, read }];
+  });
+  return new Map([...own, ...packaged]);
+}
+
+function readBuilt(name: string): Uint8Array {
   try {
-    return new Map(
-      Object.entries(files).map(([path, [name, type]]) => [
-        path,
-        { type, bytes: readFileSync(new URL(`../page/${name}`, import.meta.url)) },
-      ]),
-    );
+    return readFileSync(new URL(`../../${name}`, import.meta.url));
   } catch (error) {
     throw new RunError(`The window's page is not there (${(error as NodeJS.ErrnoException).code}): npm run build.`);
+  }
+}
+
+async function readPackaged(name: string): Promise<Uint8Array> {
+  try {
+    const folder = dirname(createRequire(import.meta.url).resolve('onnxruntime-web'));
+    return await readFile(join(folder, name));
+  } catch (error) {
+    throw new RunError(
+      `The engine for browsers is not there (${(error as NodeJS.ErrnoException).code}): npm install onnxruntime-web.`,
+    );
   }
 }

@@ -16,6 +16,16 @@ import { Translation } from './translation.ts';
 import { Viewers } from './viewers.ts';
 import { askWhatIf } from './what-if-thread.ts';
 
+/** How browsers come to a run. */
+export interface OpenedWindow {
+  /** Each call's link lets one browser look on. */
+  link(): string;
+  /** Where a browser becomes a device, with the join code; absent where no device is awaited. */
+  readonly deviceLink?: string;
+  /** Other machines reach both. */
+  readonly isFar: boolean;
+}
+
 export interface RunWindowOptions {
   readonly model: string;
   readonly clock: Clock;
@@ -25,8 +35,8 @@ export interface RunWindowOptions {
   readonly optimizerState?: OptimizerState;
   /** Asks the run to stop, as Ctrl-C does. Absent: viewers cannot. */
   readonly stop?: () => void;
-  /** The window is open at this address; `isFar`: other machines reach it. Each call's link lets one browser in. */
-  onOpen(link: () => string, isFar: boolean): void;
+  /** The window is open. */
+  onOpen(opened: OpenedWindow): void;
 }
 
 /** Milliseconds between two messages to viewers. */
@@ -69,7 +79,9 @@ export class RunWindow implements RunGuests {
 
   begin(run: RunHandle): void {
     this.#run = run;
-    this.#options.onOpen(() => this.#link(), run.isFar);
+    const { isFar, url, joinCode } = run;
+    const device = joinCode === undefined ? {} : { deviceLink: `${url}/join#${joinCode}` };
+    this.#options.onOpen({ link: () => this.#link(), isFar, ...device });
   }
 
   end(): void {
@@ -105,10 +117,10 @@ export class RunWindow implements RunGuests {
   }
 
   #abilities(): Abilities {
-    const { drain, scaleLearningRate } = this.#run ?? {};
+    const { drain, scaleLearningRate, joinCode } = this.#run ?? {};
     return {
       ...{ stop: this.#options.stop !== undefined, drain: drain !== undefined, rate: scaleLearningRate !== undefined },
-      ...{ whatIf: this.#options.optimizerState !== undefined, invite: true },
+      ...{ whatIf: this.#options.optimizerState !== undefined, invite: true, join: joinCode !== undefined },
     };
   }
 

@@ -13,6 +13,7 @@ import {
   type JoinCodes,
   joinCodeBytes,
   joinCodeLifetimeMs,
+  splitJoinCode,
   withKeyHash,
 } from '../../../transport/node/join-code.ts';
 import { type Authority, checkPair, createIdentity } from '../../../transport/node/tls/authority.ts';
@@ -54,6 +55,8 @@ export interface Door {
    * for the device that it says it is.
    */
   admit(hello: Hello, certificate: X509Certificate | undefined, address?: string): Promise<Accepted | Refused>;
+  /** As `admit`, for a worker in a browser, which can have no certificate: it shows the code each time. */
+  admitPage(hello: Hello): Promise<Accepted | Refused>;
   /** Ends the code's validity; devices with a certificate stay. */
   revoke(): Promise<void>;
 }
@@ -90,6 +93,7 @@ function plainDoor(codes: JoinCodes): Door {
       if (hello.purpose !== 'worker') return refused('only workers join here');
       return wrongCode(codes, hello.credential) ?? { kind: 'accepted', name: names.free(hello.name) };
     },
+    admitPage: async (hello) => pageWorker(codes, names, hello),
     async revoke() {
       codes.revoke();
     },
@@ -128,11 +132,25 @@ async function encryptedDoor(options: DoorOptions, codes: JoinCodes): Promise<Do
         await registry.noteDevice(enrolledDevice(verdict, now()));
       return verdict;
     },
+    async admitPage(hello) {
+      if (!(await registry.isCodeOpen(codeId))) codes.revoke();
+      return pageWorker(codes, names, hello);
+    },
     async revoke() {
       codes.revoke();
       await registry.revokeCode(codeId);
     },
   };
+}
+
+/** A worker in a browser. Its name is nobody's certificate's. */
+function pageWorker(codes: JoinCodes, names: Names, hello: Hello): Accepted | Refused {
+  if (hello.purpose !== 'worker') return refused('only workers join here');
+  const refusal = wrongCode(codes, splitJoinCode(hello.credential)?.secret ?? hello.credential);
+  if (refusal !== undefined) return refusal;
+  const name = names.free(hello.name);
+  names.replace(name, 'a page');
+  return { kind: 'accepted', name };
 }
 
 /** The refusal of a code that is not valid. */

@@ -1,0 +1,46 @@
+// The thread that computes for a tab: the engine, the links and the worker. It outlives no run.
+
+import * as ort from 'onnxruntime-web/wasm';
+import { createOnnxRuntimeWebEngine } from '../../engine/onnxruntime-web.ts';
+import { servePage } from '../serve-page.ts';
+import type { FromCompute, ToCompute } from './messages.ts';
+
+const leaving = new AbortController();
+const tell = (message: FromCompute): void => self.postMessage(message);
+const reportEveryMs = 1000;
+
+self.onmessage = ({ data }: MessageEvent<ToCompute>) => {
+  if (data.kind === 'leave') leaving.abort();
+  else void join(data);
+};
+
+async function join({ threadCount, ...options }: Extract<ToCompute, { readonly kind: 'join' }>): Promise<void> {
+  try {
+    tell({ kind: 'loading' });
+    // The package's files, which this page's server has.
+    ort.env.wasm.wasmPaths = { wasm: new URL('/ort.wasm', self.location.href) };
+    const engine = await createOnnxRuntimeWebEngine({ load: async () => ort, threadCount });
+    tell({ kind: 'joining' });
+    let busyMs = 0;
+    const timer = setInterval(() => {
+      const nowMs = engine.busyMs();
+      tell({ kind: 'busy', share: Math.min(1, (nowMs - busyMs) / reportEveryMs) });
+      busyMs = nowMs;
+    }, reportEveryMs);
+    try {
+      const { clean, reason } = await servePage({
+        ...options,
+        engine,
+        leave: leaving.signal,
+        open: (url) => new WebSocket(url),
+        onJoined: (name) => tell({ kind: 'joined', name, engine: engine.name }),
+      });
+      tell({ kind: 'ended', isClean: clean, reason });
+    } finally {
+      clearInterval(timer);
+      await engine.close();
+    }
+  } catch (error) {
+    tell({ kind: 'ended', isClean: false, reason: error instanceof Error ? error.message : String(error) });
+  }
+}

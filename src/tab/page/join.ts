@@ -1,0 +1,145 @@
+// The page on which a browser becomes a device. What it says before it joins: that it must stay in front, what it
+// costs, and what speaks against it here (little battery, a browser that saves data).
+
+import type { PageFacts } from '../serve-page.ts';
+import type { FromCompute, ToCompute } from './messages.ts';
+
+interface Battery {
+  readonly level: number;
+  readonly charging: boolean;
+}
+
+/** What some browsers have, and TypeScript's own list has not. */
+interface MoreNavigator {
+  readonly deviceMemory?: number;
+  readonly connection?: { readonly saveData?: boolean };
+  getBattery?(): Promise<Battery>;
+}
+
+/** Below this a device that runs on its battery is not asked to compute. */
+const leastBattery = 0.2;
+/** Memory of WebAssembly, at most, in MiB; and of a device that does not say what it has. */
+const [mostMemoryMiB, unknownMemoryMiB] = [3072, 2048] as const;
+const leaveMs = 15_000;
+
+const element = <E extends HTMLElement>(id: string): E => document.getElementById(id) as E;
+const [form, code, name] = [
+  element<HTMLFormElement>('form'),
+  element<HTMLInputElement>('code'),
+  element<HTMLInputElement>('name'),
+];
+const [anyway, warning, state, leave] = [
+  element<HTMLInputElement>('anyway'),
+  element('warning'),
+  element('state'),
+  element('leave'),
+];
+const more = navigator as Navigator & MoreNavigator;
+
+let compute: Worker | undefined;
+let wakeLock: WakeLockSentinel | undefined;
+/** What the thread said last; the text under the form follows it. */
+let last = '';
+
+const battery = (): Promise<Battery | undefined> =>
+  more.getBattery?.().catch(() => undefined) ?? Promise.resolve(undefined);
+
+/** What speaks against joining, in words. */
+async function objections(): Promise<string[]> {
+  const power = await battery();
+  const found: string[] = [];
+  if (power !== undefined && !power.charging && power.level < leastBattery)
+    found.push(`The battery is at ${Math.round(power.level * 100)} %: plug the device in first.`);
+  else if (power !== undefined && !power.charging) found.push('The device runs on its battery.');
+  if (more.connection?.saveData === true) found.push('The browser saves data, and this takes 14 MB and more.');
+  return found;
+}
+
+function show(text: string): void {
+  last = text;
+  const isBehind = document.hidden && compute !== undefined;
+  state.textContent = isBehind ? `${text} This page is in the background: bring it to the front.` : text;
+}
+
+async function keepAwake(): Promise<void> {
+  if (compute === undefined || document.hidden || !('wakeLock' in navigator)) return;
+  wakeLock = await navigator.wakeLock.request('screen').catch(() => undefined);
+}
+
+async function facts(): Promise<PageFacts> {
+  const power = await battery();
+  const memoryMiB = more.deviceMemory === undefined ? unknownMemoryMiB : more.deviceMemory * 512;
+  return {
+    memoryMiB: Math.min(mostMemoryMiB, Math.max(256, Math.floor(memoryMiB))),
+    cores: navigator.hardwareConcurrency,
+    machine: `page ${Array.from(crypto.getRandomValues(new Uint8Array(8)), (byte) => byte.toString(16)).join('')}`,
+    ...(power === undefined ? {} : { batteryPercent: Math.round(power.level * 100), isDischarging: !power.charging }),
+  };
+}
+
+function heard(message: FromCompute): void {
+  switch (message.kind) {
+    case 'loading':
+      return show('Loading the engine…');
+    case 'joining':
+      return show('Joining…');
+    case 'joined':
+      leave.hidden = false;
+      return show(`Joined as ${message.name}.`);
+    case 'busy': {
+      const joined = /^Joined as .*?\./.exec(last)?.[0];
+      return joined === undefined
+        ? undefined
+        : show(`${joined} It computes ${Math.round(message.share * 100)} % of the time.`);
+    }
+    case 'ended':
+      return ended(`${message.isClean ? 'Ended' : 'Could not go on'}: ${message.reason}`);
+  }
+}
+
+function ended(text: string): void {
+  compute?.terminate();
+  compute = undefined;
+  void wakeLock?.release();
+  form.hidden = false;
+  leave.hidden = true;
+  show(text);
+}
+
+async function join(): Promise<void> {
+  form.hidden = true;
+  compute = new Worker('/compute.js', { type: 'module' });
+  compute.onmessage = ({ data }: MessageEvent<FromCompute>) => heard(data);
+  compute.onerror = ({ message }) => ended(`Could not go on: ${message || 'the engine does not load here'}`);
+  const message: ToCompute = {
+    ...{ kind: 'join', joinCode: code.value, name: name.value.trim(), facts: await facts() },
+    url: `${location.protocol === 'https:' ? 'wss' : 'ws'}://${location.host}/device`,
+    threadCount: 1,
+  };
+  compute.postMessage(message);
+  await keepAwake();
+}
+
+form.addEventListener('submit', (event) => {
+  event.preventDefault();
+  void objections().then((found) => {
+    warning.textContent = found.join(' ');
+    warning.hidden = found.length === 0;
+    element('anyway-label').hidden = found.length === 0;
+    if (found.length === 0 || anyway.checked) void join();
+  });
+});
+leave.addEventListener('click', () => {
+  show('Leaving: the others take over its work…');
+  compute?.postMessage({ kind: 'leave' } satisfies ToCompute);
+  const leaving = compute;
+  setTimeout(() => leaving !== undefined && leaving === compute && ended('Left.'), leaveMs);
+});
+document.addEventListener('visibilitychange', () => {
+  show(last);
+  void keepAwake();
+});
+// The code comes in the fragment, which browsers keep to themselves.
+code.value = decodeURIComponent(location.hash.slice(1));
+if (code.value !== '') history.replaceState(null, '', location.pathname);
+name.value = /Android|iPhone|iPad/.exec(navigator.userAgent)?.[0]?.toLowerCase() ?? 'browser';
