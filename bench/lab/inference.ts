@@ -102,7 +102,8 @@ function rowsTable(rows: readonly Row[]): string {
 
 function differences(rows: readonly Row[]): string {
   const all = rows.map(({ measured, predicted }) => Math.abs(measured / predicted - 1));
-  return `${rows.length} plans: the median differs by ${percent(median(all))}, the worst by ${percent(Math.max(...all))}.`;
+  const [middle, worst] = [percent(median(all)), percent(Math.max(...all))];
+  return `${rows.length} plans: the median differs by ${middle}, the worst by ${worst}.`;
 }
 
 /** More than ten plans of the first model, of different forms and micro-batches; of the others the first three. */
@@ -137,7 +138,7 @@ const devicesHere = 0.25;
 /** What a device is limited to, at most: all are on one machine. */
 const mostMiB = 1536;
 
-/** A part of each kind of a cluster's devices, with the links between them. */
+/** A part of each kind of a cluster's devices, with the links between them; a lab adds no latency to these. */
 function scaled({ devices, links }: Cluster): Cluster {
   const kinds = new Set(devices.map(({ kind }) => kind));
   const kept = [...kinds].flatMap((kind) => {
@@ -145,10 +146,13 @@ function scaled({ devices, links }: Cluster): Cluster {
     return all.slice(0, Math.max(1, Math.round(devicesHere * all.length)));
   });
   const names = new Set(kept.map(({ name }) => name));
-  const pairs = links.pairs?.filter(({ between }) => between.every((name) => names.has(name)));
+  const pairs = (links.pairs ?? []).filter(({ between }) => between.every((name) => names.has(name)));
   return {
     devices: kept.map((device) => ({ ...device, memoryMiB: Math.min(mostMiB, device.memoryMiB) })),
-    links: { ...links, ...(pairs === undefined ? {} : { pairs }) },
+    links: {
+      default: { bandwidthMbps: links.default.bandwidthMbps },
+      pairs: pairs.map(({ between, bandwidthMbps }) => ({ between, bandwidthMbps })),
+    },
   };
 }
 
