@@ -94,7 +94,7 @@ export interface LinkServer {
   urlAt(host: string, port?: number): string;
   /** Takes a stream as a connection to this server. Its giver bounds how long it may take until it is a link. */
   take(stream: Duplex): void;
-  /** Ends all links with this reason and lets no device in any more; guests stay. Resolves when the links are closed. */
+  /** Ends all links with this reason and lets no device in any more; guests stay. Resolves when they are closed. */
   closeLinks(reason: string): Promise<void>;
   /** Accepts nobody any more and ends all links with this reason; resolves when all is closed. */
   close(reason: string): Promise<void>;
