@@ -8,6 +8,7 @@ import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
 import { InputError, RunError } from '../../errors.ts';
 import type { Graph } from '../../graph/graph.ts';
 import { type CutTensor, type LayerSequence, layers } from '../../graph/layers.ts';
+import { adaptivePlanSteps } from '../../planner/inference/adaptive.ts';
 import type { Objective } from '../../planner/inference/evaluate.ts';
 import { planInferenceSteps } from '../../planner/inference/plan.ts';
 import { runInSlices } from '../../planner/steps.ts';
@@ -172,12 +173,14 @@ function coordinatorOptions(
   if (plan !== undefined) used(plan, 0);
   const planWith = (limitMs: number) => async (profile: Profile, cluster: Cluster, isOver: () => boolean) => {
     const startMs = clock.now();
-    const steps = planInferenceSteps({
+    const input = {
       ...{ profile, cluster, batchSize, planner: settings.planner, objective: settings.objective },
       ...(settings.isMicroBatchGiven ? { microBatchSize: settings.microBatchSize } : {}),
-      ...settings.bits,
-      isTimeUp: () => clock.now() - startMs > limitMs,
-    });
+    };
+    const isTimeUp = (fraction = 1): boolean => clock.now() - startMs > fraction * limitMs;
+    const steps = settings.bits?.isAdaptive
+      ? adaptivePlanSteps({ ...input, isTimeUp })
+      : planInferenceSteps({ ...input, ...settings.bits, isTimeUp: () => isTimeUp() });
     const found = await runInSlices(steps, clock, isOver);
     return found && { found: compared(found), planningMs: clock.now() - startMs };
   };
