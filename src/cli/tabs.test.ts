@@ -59,6 +59,7 @@ test('two tabs and a worker train as one device does, also when a tab is closed 
   await run.event('round', ({ round }) => Number(round) >= 8);
   await second?.context().close();
   const { round, seconds } = await run.event('recovered');
+  assert.ok(Number(seconds) < 8, `the others went on after ${seconds} s`);
   t.diagnostic(`the others went on at round ${round}, after ${seconds} s`);
   const { code } = await run.end;
   assert.equal(code, 0, run.lastLines());
