@@ -1,8 +1,8 @@
 // The thread that computes for a tab: the engine, the links and the worker. It outlives no run.
 
 import * as ort from 'onnxruntime-web/wasm';
-import { createOnnxRuntimeWebEngine } from '../../engine/onnxruntime-web.ts';
 import type { OnnxRuntime } from '../../engine/onnxruntime-module.ts';
+import { createOnnxRuntimeWebEngine } from '../../engine/onnxruntime-web.ts';
 import { servePage } from '../serve-page.ts';
 import { yielding } from '../yielding.ts';
 import type { FromCompute, ToCompute } from './messages.ts';
