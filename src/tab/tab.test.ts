@@ -95,7 +95,7 @@ async function cluster(isEncrypted: boolean) {
   };
   const close = async (): Promise<void> => {
     await Promise.all([...members.values()].map(({ network }) => network.close()));
-    window.end();
+    await window.close();
     await server.close('over');
   };
   const worker = (name: string): Promise<Member> => workerOf(name, at, members, isEncrypted);

@@ -32,6 +32,7 @@ const fixedOnResume = [
   'modulesToSave',
   'data',
   'batch',
+  'accumulate',
   'dropLast',
   'seed',
   'optimizer',

@@ -102,6 +102,14 @@ for (const mode of ['async', 'forward-gradient'] as const)
     assert.ok(loss < 1e-5 && weight < 1e-3, `losses differ by ${loss}, ${worst} by ${weight}`);
   });
 
+test('two batches of half the size are accumulated to the same updates', async () => {
+  const expected = JSON.parse(readFileSync(join(root, 'bert', 'losses.json'), 'utf8')) as readonly number[];
+  const { settings, ...run } = await prepared('bert', { batch: '4', accumulate: '2' });
+  assert.deepEqual([settings.batch, settings.microBatch], [8, 4]);
+  const { losses } = await runAlone({ ...memoryRun({ settings, ...run }), microBatchSize: 4, createEngine });
+  assert.ok(furthest(losses, expected) < 1e-4, `off by ${furthest(losses, expected)}`);
+});
+
 test('a new adapter changes nothing, and its A is within 1 / √inputs', async () => {
   const run = await prepared('bert', {
     adapter: undefined,

@@ -38,6 +38,8 @@ export interface TrainSettings extends DataSettings {
   /** Metrics are written as TensorBoard reads them, too. */
   readonly tensorboard: boolean;
   readonly batch: number;
+  /** Resolved settings have none: it is in `batch` and `microBatch`. */
+  readonly accumulate?: number;
   /** The samples that do not fill a last batch of an epoch are left out of it. */
   readonly dropLast: boolean;
   readonly microBatch?: number;
