@@ -7,7 +7,7 @@ import type { OnnxRuntime } from '../engine/onnxruntime-module.ts';
 /** How long runs may follow each other without a pause, in milliseconds. */
 const togetherMs = 10;
 
-/** The runtime, which lets others go first between two of its runs. `turn` resolves in a later turn of the event loop. */
+/** The runtime, letting others go first between two of its runs. `turn` resolves in a later turn of the event loop. */
 export function yielding(
   runtime: OnnxRuntime,
   { now, turn }: { readonly now: () => number; readonly turn: () => Promise<void> },
