@@ -37,7 +37,7 @@ export interface LabBench {
 
 /** What a section found: its results under a key of the JSON, and its tables as Markdown. */
 export interface Found {
-  readonly key: 'cases' | 'memory' | 'together' | 'peers' | 'recovery' | 'slowed' | 'ftpipehd';
+  readonly key: 'cases' | 'memory' | 'together' | 'peers' | 'recovery' | 'slowed' | 'ftpipehd' | 'inference';
   readonly results: readonly object[];
   readonly tables: readonly string[];
 }
