@@ -59,7 +59,8 @@ export interface InferenceInput {
 export interface PreparedInference extends InferenceInput {
   readonly sequence: LayerSequence;
   readonly input: readonly CutTensor[];
-  readonly output: CutTensor;
+  /** In the model's order. */
+  readonly outputs: readonly CutTensor[];
 }
 
 export interface InferenceEnvironment {
@@ -81,17 +82,17 @@ const roundsPerDevice = 2;
 /** Fits settings and model together. Throws InputError where they do not fit. */
 export function prepareInference(given: InferenceInput): PreparedInference {
   const { model, plan, settings } = given;
-  const sequence = layers(model.graph);
+  const sequence = layers(model.graph, { outputs: 'all' });
   checkBatchesFirst(sequence);
-  const output = sequence.layers.at(-1)?.outputs[0];
-  if (output === undefined) throw new InputError(`${model.name} has no layers: there is nothing to compute.`);
+  const outputs = sequence.layers.at(-1)?.outputs;
+  if (outputs === undefined) throw new InputError(`${model.name} has no layers: there is nothing to compute.`);
   if (sequence.fixedBatch !== undefined && settings.microBatchSize !== sequence.fixedBatch)
     throw new InputError(
       `${model.name} was exported for a batch of exactly ${sequence.fixedBatch}: use --micro-batch ` +
         `${sequence.fixedBatch}, or export it with a dynamic batch axis.`,
     );
   if (plan !== undefined) checkPlan(plan, sequence, settings);
-  return { ...given, sequence, input: sequence.inputs, output };
+  return { ...given, sequence, input: sequence.inputs, outputs };
 }
 
 function checkPlan(plan: Plan, { layers: all }: LayerSequence, { cluster, remoteCount }: InferenceSettings): void {
