@@ -3,7 +3,8 @@
 //   npm run bench:lab -- [--json] [--section forms,links,…] [--only WORD] [--rounds N] [--warm-up SECONDS] [-o FILE]
 //     [--priority normal] [--python FILE] [--caches FOLDER] [--skip-single] [--profile-each] [--plot FILE]
 //
-//   --section  forms,links (the default), table4, memory, together, peers, recovery, slowed, async, ftpipehd, forward:
+//   --section  forms,links (the default), table4, memory, together, peers, recovery, slowed, async, ftpipehd, forward,
+//              infer, pipeedge, bits:
 //     forms    plans of different form in the environments A, C and D (an hour, half of it for a batch of 2000)
 //     links    a link that is the bottleneck; an AllReduce and its ideal time
 //     table4   the lab's versions of the paper's Table 4: `best`, data parallelism, a straight pipeline (1.5 hours)
@@ -15,6 +16,10 @@
 //     async    plans whose rounds overlap beside the best others, in A, C and D (two hours)
 //     forward  forward gradients on 2, 3 and 4 equal devices: AsyncFGD over FGD (an hour)
 //     ftpipehd two equal devices and a slow one: FTPipeHD's re-partition, and a kill (its Table III; ten minutes)
+//     infer    four equal devices beside one for DeiT-Small and ViT-Base, and ten plans beside what they predict
+//     pipeedge the clusters of PipeEdge's Table IV with a quarter of their devices: `best`, `pipeedge`, `even`
+//     bits     PipeEdge's Fig. 6: links from 120 to 5 Mbps, the bits of activations chosen while it runs
+//              (of these three, --only names the model or cluster; a run takes as long as --warm-up says)
 //   --only     cases whose name contains the word
 //   --rounds   measured rounds of each case at most; --warm-up: how long before them (120)
 //   --caches   a folder in which measured profiles stay for the next call
@@ -31,6 +36,7 @@ import { forms } from './lab/forms.ts';
 import { forwardGradients } from './lab/forward.ts';
 import { ftpipehd } from './lab/ftpipehd.ts';
 import type { Found, LabBench, Section } from './lab/group.ts';
+import { bits, infer, pipeedge } from './lab/inference.ts';
 import { links } from './lab/links.ts';
 import { memory } from './lab/memory.ts';
 import { peers } from './lab/peers.ts';
@@ -69,6 +75,9 @@ const sections: Readonly<Record<string, Section>> = {
   async: asynchronous,
   ftpipehd,
   forward: forwardGradients,
+  infer,
+  pipeedge,
+  bits,
 };
 
 const caches = flags.caches ?? mkdtempSync(join(tmpdir(), 'asteroid-profiles-'));
@@ -109,6 +118,7 @@ const results: Record<Found['key'], object[]> = {
   slowed: [],
   ftpipehd: [],
   forward: [],
+  inference: [],
 };
 const tables: string[] = [];
 for (const [name, section] of Object.entries(sections)) {

@@ -37,7 +37,16 @@ export interface LabBench {
 
 /** What a section found: its results under a key of the JSON, and its tables as Markdown. */
 export interface Found {
-  readonly key: 'cases' | 'memory' | 'together' | 'peers' | 'recovery' | 'slowed' | 'ftpipehd' | 'forward';
+  readonly key:
+    | 'cases'
+    | 'memory'
+    | 'together'
+    | 'peers'
+    | 'recovery'
+    | 'slowed'
+    | 'ftpipehd'
+    | 'forward'
+    | 'inference';
   readonly results: readonly object[];
   readonly tables: readonly string[];
 }

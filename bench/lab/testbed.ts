@@ -56,6 +56,8 @@ export interface RunDocuments {
 /** A lab that stands, and what can be done to it. */
 export interface Testbed {
   readonly lab: Lab;
+  /** The folder by which the command line finds it. */
+  readonly state: string;
   /** `asteroid train ...args`. Rejects if it fails. */
   train(args: readonly string[], options: TrainOptions): Promise<TrainRun>;
   /** Ends all processes of a device at once, as if it had lost its power. */
@@ -104,6 +106,7 @@ export async function openTestbed(cluster: Cluster, { name, priority, caches }: 
   let closing: Promise<void> | undefined;
   return {
     lab,
+    state,
     train: (args, options) => train({ lab, state, folder: join(folder, `run-${++runCount}`) }, args, options),
     killDevice: (device) => {
       for (const id of processesOf(lab, device)) process.kill(id, 'SIGKILL');

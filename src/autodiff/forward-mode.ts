@@ -177,7 +177,7 @@ function nameTangents(
   const rename = new Map<string, string>();
   const targets = [...tangents].map(([output, tangent]) => {
     let value = aliases.get(tangent) ?? tangent;
-    if (value === tangentName(output)) return value; // an input that only passes through
+    if (value === tangentName(output)) return value; // an input that is an output, too
     if (!computed.has(value) || rename.has(value)) {
       value = emitter.emit('Identity', [value]);
       all.push(emitter.nodes.at(-1) as Node);

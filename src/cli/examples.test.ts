@@ -4,13 +4,15 @@
 import assert from 'node:assert/strict';
 import { spawnSync } from 'node:child_process';
 import { existsSync } from 'node:fs';
-import { mkdir, readFile, symlink } from 'node:fs/promises';
+import { mkdir, readFile, symlink, writeFile } from 'node:fs/promises';
 import { dirname, join } from 'node:path';
 import { test } from 'node:test';
 import { InferenceSession } from 'onnxruntime-node';
 import { defined } from '../assert.ts';
+import type { Plan } from '../cluster/cluster.ts';
+import { processMiB } from '../cluster/memory.ts';
 import { importModel } from '../graph/onnx/import.ts';
-import { type CommandEvent, runCommand, temporaryFolder, words } from '../testing/command.ts';
+import { type CommandEnd, type CommandEvent, runCommand, temporaryFolder, words } from '../testing/command.ts';
 
 const cwd = temporaryFolder();
 const repository = folderOf('README.md');
@@ -177,4 +179,49 @@ test('long sequences: what backpropagation has no memory for is trained by forwa
   const tested = await runCommand([...(await args('long-sequences', 'eval')), '--json'], { cwd: folder });
   assert.equal(tested.code, 0, tested.stderr);
   assert.equal(events(tested.stdout).at(-1)?.['sampleCount'], 64 * 64);
+});
+
+test('continuous learning: three devices that are each too small teach a trained model new pictures', {
+  timeout,
+}, async () => {
+  const folder = join(repository, 'examples', 'continuous-learning');
+  const script = await readFile(join(folder, 'make-data.mjs'), 'utf8');
+  const made = spawnSync(process.execPath, ['--input-type=module', '-', 'data'], {
+    cwd,
+    input: script
+      .replace('../../dist/node.js', join(import.meta.dirname, '..', 'node.js'))
+      .replaceAll('() => true', '(_, index) => index < 100'),
+    encoding: 'utf8',
+  });
+  assert.equal(made.status, 0, made.stderr);
+  const three = await readFile(join(folder, 'three.yaml'), 'utf8');
+  await writeFile(join(cwd, 'three.yaml'), three);
+  await writeFile(join(cwd, 'one.yaml'), three.replace(/.*worker-[23].*\n/g, ''));
+  const example = (beginning: string, values: Readonly<Record<string, string | undefined>>): Promise<CommandEnd> =>
+    args('continuous-learning', beginning).then((all) => runCommand([...changed(all, values), '--json'], { cwd }));
+  const steps = { '--epochs': undefined, '--steps': '2' };
+
+  const old = await example('train --model mobilenet-v2', { ...steps, '--eval-data': undefined });
+  assert.equal(old.code, 0, old.stderr);
+  const single = { ...steps, '--workers': '1', '--cluster': 'one.yaml', '--mode': 'sync' };
+  const alone = await example('train --model runs/old', single);
+  assert.equal(alone.code, 2);
+  assert.match(alone.stderr, /fits nowhere .*: device "worker-1" has 120 MiB and lacks 68 MiB/);
+  const taught = await example('train --model runs/old', steps);
+  assert.equal(taught.code, 0, taught.stderr);
+  const found = events(taught.stdout);
+  const deployed = defined(
+    found.find(({ event }) => event === 'deployment'),
+    'a deployment',
+  );
+  const { schedule, stages, staleness, predicted } = deployed['plan'] as Plan;
+  assert.deepEqual([schedule, stages.length, staleness], ['async', 3, [2, 2, 2]]);
+  for (const mib of Object.values(predicted.peakMemoryMiB)) assert.ok(mib <= 120, `${mib} MiB`);
+  const peaks = found.filter(({ event }) => event === 'statistics').map(({ peakMemoryMiB }) => Number(peakMemoryMiB));
+  assert.equal(peaks.length, 3);
+  for (const mib of peaks) assert.ok(mib <= 1.1 * (processMiB + 120) + 30, `a worker took ${mib} MiB`);
+  assert.equal(found.find(({ event }) => event === 'evaluated')?.['sampleCount'], 100);
+  const tested = await example('eval', {});
+  assert.equal(tested.code, 0, tested.stderr);
+  assert.equal(JSON.parse(tested.stdout).sampleCount, 100);
 });

@@ -82,6 +82,27 @@ test('from stdin to stdout nothing but the array is written; weights are outside
   assertWanted(readNpy({ name: 'y.npy', bytes: await readFile(at('y.npy')) }), 'y.npy');
 });
 
+test('two outputs, one of them from the middle of the model, in one npz', options, async () => {
+  const graph = inferenceMode(buildModel('digits', { seed: 4 }).graph);
+  const middle = layers(graph).layers[0]?.outputs[0] ?? assert.fail('a layer');
+  const { name, type, shape } = middle;
+  const bytes = exportGraph({ ...graph, outputs: [...graph.outputs, { name, type, shape }] });
+  await writeFile(at('two.onnx'), bytes);
+  const session = await runtime.InferenceSession.create(bytes);
+  const feeds = { [session.inputNames[0] as string]: new runtime.Tensor('float32', pixels, [sampleCount, 1, 28, 28]) };
+  const found = (await session.run(feeds))[name]?.data as Float32Array;
+  await session.release();
+  const outputs = ['--output', graph.outputs[0]?.name ?? '', '--output', name];
+  await infer(['--model', 'two.onnx', ...outputs, '--data', 'npy:x.npy', '-o', 'two.npz', '--workers', '3', '--json']);
+  const arrays = readNpz({ name: 'two.npz', bytes: await readFile(at('two.npz')) }, inflate);
+  assert.deepEqual([...arrays.keys()], [graph.outputs[0]?.name, name]);
+  assertWanted([...arrays.values()][0] as Tensor, 'the first of two');
+  const own = arrays.get(name) ?? assert.fail(name);
+  assert.deepEqual(own.shape, [sampleCount, ...shape.slice(1)]);
+  for (const [index, value] of found.entries())
+    assert.ok(Math.abs(Number(own.data[index]) - value) <= 1e-5, `element ${index}`);
+});
+
 test('a plan with replicas and unequal shares; labels give an accuracy', options, async () => {
   const layerCount = layers(inferenceMode(buildModel('digits').graph)).layers.length;
   const plan = {

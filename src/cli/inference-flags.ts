@@ -18,7 +18,7 @@ import { collected, engineName, positive } from './flag-values.ts';
 export interface InferenceFlags {
   readonly model?: string;
   readonly inputShape: readonly string[];
-  readonly output?: string;
+  readonly output: readonly string[];
   readonly planner: string;
   readonly objective: string;
   readonly activationBits?: string;
@@ -41,7 +41,6 @@ export interface InferenceFlags {
 
 const flags: readonly (readonly [flag: string, description: string, preset?: string])[] = [
   ['--model <FILE|NAME>', 'an ONNX file, or a built-in model'],
-  ['--output <NAME>', "the model's output to compute (default: its first)"],
   ['--planner <NAME>', `${inferencePlannerNames.join(' | ')} | ${unmeasuredPlanner} (by operations alone)`, 'best'],
   [`--objective <${objectives.join('|')}>`, 'what the plan is for', 'throughput'],
   [
@@ -75,6 +74,12 @@ export function addInferenceFlags(command: Command): Command {
     const option = new Option(flag, preset === undefined ? description : `${description} (default: ${preset})`);
     command.addOption(preset === undefined ? option : option.default(preset, ''));
   }
+  command.option(
+    '--output <NAME>',
+    "an output of the model's to compute (default: its first); repeatable",
+    collected,
+    [],
+  );
   return command.option(
     '--input-shape <NAME=SHAPE>',
     'sizes that the model leaves open, as x=N,3,224,224; repeatable',
@@ -90,7 +95,7 @@ export async function modelOf({ model, inputShape, output, seed }: InferenceFlag
   return loadInferenceModel(model, {
     seed: whole('--seed', seed),
     inputShapes: inputShape.map(parseInputShape),
-    ...(output === undefined ? {} : { output }),
+    outputs: output,
   });
 }
 

@@ -31,6 +31,7 @@ const commands: Readonly<Record<string, () => Promise<AddCommand>>> = {
   export: async () => (await import('./commands/export.ts')).addExport,
   verify: async () => (await import('./commands/verify.ts')).addVerify,
   lab: async () => (await import('./commands/lab.ts')).addLab,
+  completion: async () => (await import('./commands/completion.ts')).addCompletion,
 };
 
 /**
@@ -39,7 +40,7 @@ const commands: Readonly<Record<string, () => Promise<AddCommand>>> = {
  */
 export async function createProgram(first?: string): Promise<Command> {
   const all = Object.entries(commands);
-  const named = all.filter(([name]) => name === first);
+  const named = first === 'completion' ? [] : all.filter(([name]) => name === first); // it completes all of them
   const loads = first === '--version' || first === '-V' ? [] : named.length > 0 ? named : all;
   const wanted = await Promise.all(loads.map(([, load]) => load()));
   const program = new Command('asteroid')

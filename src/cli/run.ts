@@ -107,6 +107,8 @@ export async function runIn(
     if (roundCount === 0) await place.discard?.();
   };
   let result: SessionResult;
+  let results: TestResults | undefined;
+  const isKept = (): boolean => roundCount > 0 || place.discard === undefined;
   try {
     if (metricsAt !== undefined) metrics = await answerMetrics(metricsAt, run, output);
     look = await lookOn(run, { output, dashboard, observe });
@@ -126,16 +128,15 @@ export async function runIn(
       folder,
       look.window,
     );
+    if (isKept()) results = await keepResults(folder, run, result);
   } catch (error) {
     observe({ kind: 'failed', message: error instanceof Error ? error.message : String(error) });
     // The first error is the one to report.
     await leave().catch(() => {});
     throw error instanceof RunError && checkpointRound > 0 ? withResume(error, checkpointRound, folder.path) : error;
   }
-  const isKept = roundCount > 0 || place.discard === undefined;
-  const results = isKept ? await keepResults(folder, run, result) : undefined;
   await leave();
-  return finish({ ...result, folder: isKept ? folder.path : undefined }, folder, results, output);
+  return finish({ ...result, folder: isKept() ? folder.path : undefined }, folder, results, output);
 }
 
 /** Writes the report, prints the summary and sets the exit code. */

@@ -19,6 +19,13 @@ function parsed(...args: readonly string[]): Record<string, unknown> {
   );
 }
 
+test('--accumulate: an update of N batches, each a micro-batch', () => {
+  const { batch, microBatch, accumulate } = resolveSettings({ ...needed, batch: '8', accumulate: '4' }, {}, '');
+  assert.deepEqual([batch, microBatch, accumulate], [32, 8, undefined]);
+  const finer = resolveSettings({ ...needed, batch: '8', microBatch: '2', accumulate: '4' }, {}, '');
+  assert.deepEqual([finer.batch, finer.microBatch], [32, 2]);
+});
+
 test('defaults', () => {
   assert.deepEqual(resolveSettings(needed, {}, ''), {
     ...defaultDataSettings,

@@ -55,6 +55,11 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   },
   ...testRows,
   batch: { argument: 'N', description: 'samples of an update', schema: whole, default: 32 },
+  accumulate: {
+    argument: 'N',
+    description: 'updates take N times --batch samples, whose gradients are summed in micro-batches of --batch',
+    schema: whole,
+  },
   dropLast: {
     description: 'leave out what does not fill the last batch of an epoch (default: a smaller batch)',
     schema: toggle,
@@ -333,7 +338,7 @@ export function resolveSettings(
     if (!parsed.success) throw new InputError(`${where} ${reason(parsed.error)}.`);
     result[name] = parsed.data;
   }
-  return checked(result as unknown as TrainSettings);
+  return checked(accumulated(result as unknown as TrainSettings));
 }
 
 function shortened(text: string): string {
@@ -353,6 +358,13 @@ function reason(error: z.ZodError): string {
   if (issue?.code === 'invalid_value') return `must be one of ${issue.values.join(', ')}`;
   if (issue?.code === 'invalid_type') return expectations[issue.expected] ?? `must be a ${issue.expected}`;
   return issue?.message ?? 'is wrong';
+}
+
+/** The settings of a run whose rounds are the updates: one batch of N, computed in parts of what was one batch. */
+function accumulated({ accumulate, ...settings }: TrainSettings): TrainSettings {
+  if (accumulate === undefined) return settings;
+  const { batch, microBatch = batch } = settings;
+  return { ...settings, batch: batch * accumulate, microBatch };
 }
 
 function checked(settings: TrainSettings): TrainSettings {

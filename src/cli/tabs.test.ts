@@ -1,40 +1,64 @@
 // Tabs of a real browser as devices of a run.
 
 import assert from 'node:assert/strict';
-import { existsSync } from 'node:fs';
+import { createHash, X509Certificate } from 'node:crypto';
+import { existsSync, writeFileSync } from 'node:fs';
+import { join } from 'node:path';
 import { type TestContext, test } from 'node:test';
-import { type Browser, chromium, type Page } from 'playwright-core';
+import axe from 'axe-core';
+import { type Browser, type BrowserContextOptions, chromium, type Page } from 'playwright-core';
 import { type RunningCommand, startCommand, temporaryFolder, words } from '../testing/command.ts';
+import { createSelfSigned } from '../testing/self-signed.ts';
+import { repository } from '../testing/source-files.ts';
 
 const executablePath = process.env['CHROMIUM'] ?? '/usr/bin/chromium';
 const skip = existsSync(executablePath) ? false : `there is no ${executablePath} here`;
 const cwd = temporaryFolder();
 const subject = words('--model digits --data mnist --batch 32 --micro-batch 8 --lr 0.05 --json');
 
-async function openBrowser(t: TestContext): Promise<Browser> {
-  const args = ['--no-sandbox', '--disable-gpu', '--disable-background-networking'];
+async function openBrowser(t: TestContext, ...more: readonly string[]): Promise<Browser> {
+  const args = ['--no-sandbox', '--disable-gpu', '--disable-background-networking', ...more];
   const browser = await chromium.launch({ executablePath, args });
   t.after(() => browser.close());
   return browser;
 }
 
+/** What functions use that run in the page. */
+declare const document: { readonly documentElement: { readonly scrollWidth: number } };
+declare const navigator: object;
+
 /** What pages complained of. */
 const complaints: string[] = [];
 
+interface Visit {
+  readonly context?: BrowserContextOptions;
+  /** The page is open, and nothing has been pressed. */
+  onOpen?(page: Page): Promise<void>;
+}
+
 /** Opens the page on which a browser joins, and joins. */
-async function joinByTab(browser: Browser, run: RunningCommand, name: string): Promise<Page> {
+async function joinByTab(browser: Browser, run: RunningCommand, name: string, visit: Visit = {}): Promise<Page> {
   const { deviceUrl } = await run.event('window');
-  const page = await (await browser.newContext()).newPage();
+  const page = await (await browser.newContext(visit.context)).newPage();
   page.setDefaultTimeout(30_000);
   page.on('console', (message) => {
     if (['error', 'warning'].includes(message.type())) complaints.push(`${message.type()}: ${message.text()}`);
   });
   page.on('pageerror', (error) => complaints.push(error.message));
+  await page.addInitScript(visitor, name === 'phone');
   await page.goto(String(deviceUrl));
   await page.getByLabel('Name').fill(name);
+  await visit.onOpen?.(page);
   await page.getByRole('button', { name: 'Join', exact: true }).click();
   await page.getByText(`Joined as ${name}`).waitFor();
   return page;
+}
+
+/** Runs in the page: a device at the mains, or one that is low on battery and whose browser saves data. */
+function visitor(isPhone: boolean): void {
+  const battery = isPhone ? { level: 0.12, charging: false } : { level: 1, charging: true };
+  Object.assign(navigator, { getBattery: async () => battery });
+  Object.defineProperty(navigator, 'connection', { value: { saveData: isPhone } });
 }
 
 const lossesOf = (run: RunningCommand): number[] => run.events('round').map(({ loss }) => Number(loss));
@@ -59,6 +83,7 @@ test('two tabs and a worker train as one device does, also when a tab is closed 
   await run.event('round', ({ round }) => Number(round) >= 8);
   await second?.context().close();
   const { round, seconds } = await run.event('recovered');
+  assert.ok(Number(seconds) < 8, `the others went on after ${seconds} s`);
   t.diagnostic(`the others went on at round ${round}, after ${seconds} s`);
   const { code } = await run.end;
   assert.equal(code, 0, run.lastLines());
@@ -73,5 +98,67 @@ test('two tabs and a worker train as one device does, also when a tab is closed 
   for (const [index, loss] of losses.entries())
     assert.ok(Math.abs(loss - (expected[index] as number)) < 1e-4, `round ${index}: ${loss}, not ${expected[index]}`);
   await first?.getByText('Ended: the run is done').waitFor();
+  assert.deepEqual(complaints, []);
+});
+
+/** A page on a phone before it joins: it fits, can be read, and says what speaks against joining. */
+async function looksRight(page: Page): Promise<void> {
+  assert.equal(new URL(page.url()).hash, '', 'the code is gone from the address');
+  await page.getByText('with the screen locked, a browser slows it down or stops it').waitFor();
+  await page.getByRole('button', { name: 'Join', exact: true }).click();
+  const objections = await page.getByRole('alert').textContent();
+  assert.match(String(objections), /The battery is at 12 %: plug the device in first\. The browser saves data/);
+  assert.equal(await page.evaluate(() => document.documentElement.scrollWidth), 360, 'nothing is wider than the phone');
+  await page.evaluate(axe.source);
+  const { violations } = (await page.evaluate('axe.run()')) as axe.AxeResults;
+  assert.deepEqual(
+    violations.filter(({ impact }) => impact === 'serious' || impact === 'critical'),
+    [],
+  );
+  if (process.env['WINDOW_PICTURES'] === '1')
+    await page.screenshot({ path: join(repository, 'docs', 'pictures', 'join-phone.png') });
+  await page.getByLabel('Join all the same').check();
+}
+
+test('a phone joins over TLS where it trusts the certificate, and nowhere else', {
+  skip,
+  timeout: 60_000,
+}, async (t) => {
+  const { cert, key } = createSelfSigned();
+  writeFileSync(join(cwd, 'cert.pem'), cert);
+  writeFileSync(join(cwd, 'key.pem'), key);
+  const place = '--remote 2 --dashboard --tls-cert cert.pem --tls-key key.pem --out unused';
+  const run = startCommand(['train', ...subject, ...words(place)], { cwd });
+  t.after(() => run.process.kill('SIGKILL'));
+  const { deviceUrl } = await run.event('window');
+  assert.match(String(deviceUrl), /^https:/);
+  const stranger = await openBrowser(t);
+  await assert.rejects((await stranger.newPage()).goto(String(deviceUrl)), /ERR_CERT_AUTHORITY_INVALID/);
+  await stranger.close();
+  // As a certificate of an authority that the phone knows: this key is accepted, and no other.
+  const spki = new X509Certificate(cert).publicKey.export({ type: 'spki', format: 'der' });
+  const hash = createHash('sha256').update(spki).digest('base64');
+  const browser = await openBrowser(t, `--ignore-certificate-errors-spki-list=${hash}`);
+  const context = { viewport: { width: 360, height: 740 }, isMobile: true, hasTouch: true };
+  const phone = await joinByTab(browser, run, 'phone', { context, onOpen: looksRight });
+  const { engine } = await run.event('joined');
+  assert.match(String(engine), /^onnxruntime-web .* wasm/);
+  await phone.getByRole('button', { name: 'Leave' }).click();
+  await run.event('left');
+  await phone.getByText('Ended: the device was drained').waitFor();
+  assert.deepEqual(complaints, []);
+});
+
+test('a plain page has no warning before it, and is for networks that are trusted', {
+  skip,
+  timeout: 60_000,
+}, async (t) => {
+  const place = '--remote 2 --dashboard --insecure --advertise 192.0.2.7 --out plain';
+  const run = startCommand(['train', ...subject, ...words(place)], { cwd });
+  t.after(() => run.process.kill('SIGKILL'));
+  const browser = await openBrowser(t, '--host-resolver-rules=MAP 192.0.2.7 127.0.0.1');
+  const page = await joinByTab(browser, run, 'plain');
+  assert.equal(new URL(page.url()).hostname, '192.0.2.7');
+  assert.equal(await page.evaluate('isSecureContext'), false);
   assert.deepEqual(complaints, []);
 });

@@ -153,7 +153,8 @@ async function watched(browser: Browser, command: RunningCommand, t: TestContext
   });
   await page.getByRole('button', { name: 'Stop', exact: true }).click();
   await page.getByRole('button', { name: 'Stop the run' }).click();
-  await page.locator('.chip', { hasText: 'ended' }).waitFor();
+  await page.locator('.chip', { hasText: 'stopped' }).waitFor();
+  await noteWith(page, /after round \d+/);
   await page.context().close();
 }
 

@@ -62,10 +62,17 @@ export async function lookOn(
     ...{ record: observe, stop: () => stopping.abort() },
     ...(hasWorkers ? { optimizerState: optimizerStateCount(subject.training) } : {}),
   });
-  if (hasWorkers) return { window, signal, close: async () => {} };
+  if (hasWorkers) return { window, signal, close: () => window.close() };
   const { serveAlone } = await import('../window/server/own-server.ts');
   const server = await serveAlone(window, { ...settings, clock: systemClock });
-  return { window, signal, close: () => server.close('the run is over') };
+  return {
+    window,
+    signal,
+    async close() {
+      await window.close();
+      await server.close('the run is over');
+    },
+  };
 }
 
 /** Prints the links, and on a terminal each as a QR code, where phones can reach it. */

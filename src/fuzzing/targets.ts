@@ -17,6 +17,7 @@ import { inferenceTarget } from './targets/inference.ts';
 import { acknowledgementTarget, linkTarget, Refused, webSocketTarget } from './targets/links.ts';
 import { modelMessageTarget, onnxTarget } from './targets/models.ts';
 import { plantedTargets } from './targets/planted.ts';
+import { recordsTarget, sealedTarget } from './targets/sealed.ts';
 import { checkpointTarget, logTarget, runSettingsTarget } from './targets/stored.ts';
 import { certificateRequestTarget, discoveryTarget, headerTarget, joinCodeTarget } from './targets/strangers.ts';
 import { safetensorsTarget } from './targets/weights.ts';
@@ -27,6 +28,8 @@ export const targets: readonly TargetEntry[] = [
   { name: 'frame', share: 20, refusals: [ProtocolError], create: frameTarget },
   { name: 'link', share: 8, refusals: [Refused], create: linkTarget },
   { name: 'websocket', share: 3, refusals: [Refused], create: webSocketTarget },
+  { name: 'records', share: 5, refusals: [ProtocolError], create: recordsTarget },
+  { name: 'sealed', share: 0.1, refusals: [Refused], create: sealedTarget },
   { name: 'acknowledgement', share: 10, refusals: [ProtocolError], create: acknowledgementTarget },
   { name: 'compressed', share: 10, refusals: [ProtocolError], create: compressedTarget },
   { name: 'hello', share: 10, refusals: [ProtocolError], create: helloTarget },

@@ -15,8 +15,11 @@ export interface Conv2dOptions {
   /** Kernel height and width. */
   readonly kernel: number | readonly [number, number];
   readonly stride?: number;
-  /** Rows and columns of zeros on every side; 'same' gives ⌈size / stride⌉, with an odd one at the end. Default 0. */
-  readonly padding?: number | 'same';
+  /**
+   * Rows and columns of zeros on every side, or at the beginning and the end of both axes; 'same' gives
+   * ⌈size / stride⌉, with an odd one at the end. Default 0.
+   */
+  readonly padding?: number | 'same' | readonly [start: number, end: number];
   readonly dilation?: number;
   readonly groups?: number;
   /** Default true. */
@@ -65,7 +68,11 @@ export class GraphBuilder extends GraphWriter {
     if (options.bias ?? true)
       inputs.push(this.parameter(`${name}.bias`, [outChannels], options.biasInitialization ?? fanInUniform(fanIn)));
     const pads =
-      padding === 'same' ? this.#samePads(x, kernel, stride, dilation) : [padding, padding, padding, padding];
+      padding === 'same'
+        ? this.#samePads(x, kernel, stride, dilation)
+        : typeof padding === 'number'
+          ? [padding, padding, padding, padding]
+          : [padding[0], padding[0], padding[1], padding[1]];
     return this.node('Conv', inputs, {
       kernel_shape: ints(kernel),
       strides: ints([stride, stride]),

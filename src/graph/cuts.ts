@@ -118,8 +118,9 @@ function valueLifetimes(graph: Graph, nodes: readonly Node[]): readonly Lifetime
     for (const input of node.inputs) lastCut.set(input, index);
     for (const output of node.outputs) if (output !== '') firstCut.set(output, index + 1);
   });
-  const output = graph.outputs[0]?.name;
-  if (output !== undefined) lastCut.set(output, nodes.length);
+  const carried = new Set(graph.states?.map(({ output }) => output));
+  for (const [index, { name }] of graph.outputs.entries())
+    if (index === 0 || !carried.has(name)) lastCut.set(name, nodes.length);
   return [...firstCut].flatMap(([name, first]) => {
     const last = lastCut.get(name);
     return last === undefined ? [] : [{ name, first, last }];

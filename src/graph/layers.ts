@@ -89,6 +89,8 @@ export interface LayersOptions {
    * differentiable tensor.
    */
   readonly frozen?: readonly string[];
+  /** 'all': a model that answers gives all of its outputs. Default 'first'. */
+  readonly outputs?: 'first' | 'all';
 }
 
 /**
@@ -98,9 +100,10 @@ export interface LayersOptions {
  * (`fixedBatch`). Throws InputError for graphs that cannot be instantiated, and for an input or first output without a
  * batch dimension.
  */
-export function layers(graph: Graph, { frozen = [] }: LayersOptions = {}): LayerSequence {
+export function layers(graph: Graph, { frozen = [], outputs = 'first' }: LayersOptions = {}): LayerSequence {
   const opened = graph.fixedBatch !== undefined || hasOpenBatch(graph) ? graph : rebatch(graph);
-  const first: Graph = { ...opened, outputs: [...opened.outputs.slice(0, 1), ...stateOutputs(opened)] };
+  const kept = outputs === 'all' ? opened.outputs : [...opened.outputs.slice(0, 1), ...stateOutputs(opened)];
+  const first: Graph = { ...opened, outputs: kept };
   const look = probe(first);
   const { parameters, buffers } = look.static.graph;
   const model: Graph = { ...first, parameters, buffers };
@@ -110,13 +113,15 @@ export function layers(graph: Graph, { frozen = [] }: LayersOptions = {}): Layer
   const carried = new Set(model.states?.map(({ input }) => input));
   const data = model.inputs.filter(({ name }) => !carried.has(name));
   const inputs = data.map(({ name }) => cutTensor(name, look, gradients, `Input "${name}"`));
-  const output = defined(model.outputs[0], 'the first output').name;
-  if (look.static.graph.initializers.has(output))
-    throw new InputError(
-      `The first output of model "${model.name}", "${output}", is the same for all inputs; export the model ` +
-        'with its result as the first output.',
-    );
-  cutTensor(output, look, gradients, `Output "${output}"`);
+  const wanted = model.outputs.slice(0, outputs === 'all' ? undefined : 1).map(({ name }) => name);
+  for (const [index, output] of wanted.entries()) {
+    if (look.static.graph.initializers.has(output))
+      throw new InputError(
+        `The ${index === 0 ? 'first' : 'other'} output of model "${model.name}", "${output}", is the same for all ` +
+          `inputs; ${index === 0 ? 'export the model with its result as the first output' : 'leave it out'}.`,
+      );
+    cutTensor(output, look, gradients, `Output "${output}"`);
+  }
   const ofAdapters = adapterValues(look.static.graph);
   const starts = chooseStarts(cuts, look.static.graph, ofAdapters);
   const namer = new LayerNamer();
@@ -126,9 +131,15 @@ export function layers(graph: Graph, { frozen = [] }: LayersOptions = {}): Layer
   return {
     graph: model,
     inputs,
-    layers: result,
+    layers: result.map((layer, index) => (index < result.length - 1 ? layer : inOrder(layer, wanted))),
     ...(model.fixedBatch === undefined ? {} : { fixedBatch: model.fixedBatch }),
   };
+}
+
+/** The last layer with the model's outputs in their order. */
+function inOrder(layer: Layer, names: readonly string[]): Layer {
+  const place = ({ name }: CutTensor): number => names.indexOf(name);
+  return { ...layer, outputs: [...layer.outputs].sort((a, b) => place(a) - place(b)) };
 }
 
 /** Bytes of all tensors of a cut for `batchSize` samples. */

@@ -1,8 +1,10 @@
 // asteroid infer: a data set through a pipeline of devices, outputs in the order of the inputs.
 
 import type { Command } from 'commander';
+import { defined } from '../../assert.ts';
 import { systemClock } from '../../clock.ts';
 import { InputError } from '../../errors.ts';
+import type { CutTensor } from '../../graph/layers.ts';
 import { inferHere, prepareInferenceHere } from '../../runtime/host/infer-here.ts';
 import type { InferenceModel } from '../../runtime/run/infer.ts';
 import { comparisonOf, windowOf } from '../../runtime/run/infer.ts';
@@ -60,7 +62,7 @@ async function infer(options: InferOptions): Promise<void> {
   const run = prepareInferenceHere({ settings, model, ...(plan === undefined ? {} : { plan }) });
   // What does not fit is found before anybody computes.
   bindDataset(samples.head, run.sequence.inputs, { type: samples.head.labels.type });
-  const file = options.out === undefined ? undefined : await openOutput(options.out, run.output, samples);
+  const file = options.out === undefined ? undefined : await openOutput(options.out, run.outputs, samples);
   const rounds = new InferenceRounds(comparisonOf(run));
   // On stdout there are only the outputs.
   const observe: Output['observe'] = toStdout ? () => {} : output.observe;
@@ -72,12 +74,12 @@ async function infer(options: InferOptions): Promise<void> {
     ...{
       rounds,
       clock: systemClock,
-      output: run.output,
+      output: defined(run.outputs[0], 'an output'),
       limit: windowOf(settings.cluster.localCount + settings.remoteCount) + 1,
     },
     ...(run.sequence.fixedBatch === undefined ? {} : { fixedBatch: run.sequence.fixedBatch }),
     samples: fitted(samples, run.sequence.inputs, plan?.batchSize ?? settings.batchSize, signal),
-    write: async (rows) => file?.write(rows),
+    write: async (outputs) => file?.write(outputs),
   });
   try {
     const [result] = await Promise.all([inferring, running]);
@@ -93,13 +95,11 @@ async function infer(options: InferOptions): Promise<void> {
   }
 }
 
-function openOutput(
-  path: string,
-  { name, type, shape }: { name: string; type: 'float32' | string; shape: readonly (number | string)[] },
-  { sampleCount }: SampleSource,
-): Promise<OutputFile> {
-  const dimensions = shape.map((size) => (size === 'N' ? sampleCount : Number(size)));
-  return createOutputFile(path, { name, type: type as 'float32', shape: dimensions }, process.stdout);
+function openOutput(path: string, outputs: readonly CutTensor[], { sampleCount }: SampleSource): Promise<OutputFile> {
+  const arrays = outputs.map(({ name, type, shape }) => ({
+    ...{ name, type, shape: shape.map((size) => (size === 'N' ? sampleCount : size)) },
+  }));
+  return createOutputFile(path, arrays, process.stdout);
 }
 
 /** The samples as the model takes them; no more of them once the run is to stop. */

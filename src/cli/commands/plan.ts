@@ -7,6 +7,7 @@ import { parseCluster } from '../../cluster/validate.ts';
 import { InputError } from '../../errors.ts';
 import { type CompressMode, compressModes } from '../../planner/compress.ts';
 import { planTangentSteps } from '../../planner/forward-gradient.ts';
+import { adaptivePlanSteps } from '../../planner/inference/adaptive.ts';
 import { objectives } from '../../planner/inference/evaluate.ts';
 import { inferencePlannerNames, planInferenceSteps } from '../../planner/inference/plan.ts';
 import type { PlanInput } from '../../planner/plan.ts';
@@ -266,10 +267,13 @@ function inferencePlan(options: Asked, known: Known, output: Output): Promise<Pl
     planner: options.planner,
     exclude: options.exclude,
     ...(microBatchSize === undefined ? {} : { microBatchSize }),
-    ...(options.activationBits === undefined ? {} : bitsWish(options.activationBits)),
   } as const;
+  const bits = options.activationBits === undefined ? undefined : bitsWish(options.activationBits);
   return search(
-    (hooks) => planInferenceSteps({ ...input, ...hooks }),
+    (hooks) =>
+      bits?.isAdaptive
+        ? adaptivePlanSteps({ ...input, isTimeUp: hooks.isTimeUp })
+        : planInferenceSteps({ ...input, ...bits, ...hooks }),
     options.planner === 'best',
     output,
     timeLimitMs(options),

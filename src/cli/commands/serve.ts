@@ -77,7 +77,7 @@ async function serve(options: ServeOptions): Promise<void> {
     ...{ clock: systemClock, observe, signal: AbortSignal.any([signal, stopping.signal]) },
     ...(window && { guests: window }),
     onServing: (serving) => announce(serving, model.name, output),
-  });
+  }).finally(() => window?.close());
 }
 
 function serveSettings(options: ServeOptions): ServeSettings {

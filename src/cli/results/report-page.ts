@@ -22,8 +22,8 @@ const colors: ChartColors = {
 /** The page. */
 export function reportPage(run: RunFacts): string {
   const allowed = createHash('sha256').update(style).digest('base64');
-  const policy =
-    `default-src 'none'; img-src data:; style-src 'sha256-${allowed}'; ` + `base-uri 'none'; form-action 'none'`;
+  const sources = `default-src 'none'; img-src data:; style-src 'sha256-${allowed}'`;
+  const policy = `${sources}; base-uri 'none'; form-action 'none'`;
   const parts = [
     head(run),
     cards(run),

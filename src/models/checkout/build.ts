@@ -5,6 +5,7 @@ import { z } from 'zod';
 import { InputError } from '../../errors.ts';
 import { GraphBuilder } from '../../graph/builder.ts';
 import type { Graph } from '../../graph/graph.ts';
+import { efficientnet, mobilenetV2, resnet } from './convolutional.ts';
 import { gpt2, llama, qwen2 } from './decoders.ts';
 import { bert, distilbert, roberta } from './encoders.ts';
 import type { CheckoutOptions, CheckoutTask, Family, OpenedFamily } from './family.ts';
@@ -31,6 +32,9 @@ const families: ReadonlyMap<string, Family> = new Map([
   ['roberta', roberta],
   ['vit', vit],
   ['deit', deit],
+  ['resnet', resnet],
+  ['mobilenet_v2', mobilenetV2],
+  ['efficientnet', efficientnet],
   ['gpt2', gpt2],
   ['llama', llama],
   ['qwen2', qwen2],

@@ -72,7 +72,7 @@ export const ratio: z.ZodType<number> = z.number().min(0).max(0.999);
 /** What keeps a division from zero. */
 export const epsilonOf = (usual: number): z.ZodDefault<z.ZodNumber> => z.number().positive().max(1).default(usual);
 
-const activations = ['gelu', 'gelu_new', 'gelu_pytorch_tanh', 'gelu_fast', 'relu', 'silu', 'swish'] as const;
+const activations = ['gelu', 'gelu_new', 'gelu_pytorch_tanh', 'gelu_fast', 'relu', 'relu6', 'silu', 'swish'] as const;
 
 /** An activation by transformers' name. */
 export const activationName: z.ZodType<ActivationName> = z.enum(activations);
@@ -88,6 +88,8 @@ export function activation(b: GraphBuilder, x: string, name: ActivationName): st
     case 'gelu_pytorch_tanh':
     case 'gelu_fast':
       return b.node('Gelu', [x], { approximate: string('tanh') });
+    case 'relu6':
+      return b.relu6(x);
     case 'relu':
       return b.relu(x);
     case 'silu':

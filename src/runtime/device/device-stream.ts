@@ -4,11 +4,14 @@
 // the pipeline.
 
 import { passes } from '../../schedule/passes.ts';
-import { type DeviceProgram, isPass } from '../../schedule/program.ts';
+import { type DeviceProgram, type Instruction, isPass } from '../../schedule/program.ts';
 import { offsetsOf, TickWriter } from '../../schedule/stream-tick.ts';
+import type { RoundTimes } from '../protocol/messages.ts';
+import { InstructionTimes } from './instruction-times.ts';
 import { beginTick, execute, finishTick, isNormCounted, StreamState } from './instructions.ts';
 import type { RoundPart } from './rest-stage.ts';
 import { withPasses } from './rest-stage.ts';
+import { isTraced, note } from './round.ts';
 import type { RoundPorts } from './round-ports.ts';
 import type { RoundReduction } from './round-reduction.ts';
 import type { RoundTotals } from './round-sums.ts';
@@ -28,6 +31,11 @@ export interface StreamPorts extends Pick<RoundPorts, 'clock' | 'send' | 'receiv
   updateOf(round: number): Promise<UpdateOptions | undefined>;
   /** Something that nobody waits for has failed. */
   failed(error: unknown): void;
+  /**
+   * When the instructions of a tick happened, relative to the stream's begin on this device. `newest`: the newest round
+   * of the tick.
+   */
+  traced(newest: number, times: Promise<readonly RoundTimes[]>): void;
   /** The round is computed, and updated as far as `updateOf` said so. */
   closed(round: number, totals: Promise<RoundTotals>): void;
 }
@@ -50,6 +58,10 @@ export class DeviceStream {
   readonly #closing = new Map<number, Promise<void>>();
   /** The least and the most rounds by which instructions are ahead of their tick. */
   readonly offsets: readonly [least: number, most: number];
+  readonly #indices: ReadonlyMap<Instruction, number>;
+  /** When the first tick began. */
+  #beganMs: number | undefined;
+  #lastTimes: InstructionTimes | undefined;
   /** Rounds [begin, end) are computed; earlier ones are done. */
   #begin: number;
   #end: number;
@@ -63,6 +75,7 @@ export class DeviceStream {
     this.#end = first;
     this.#writer = new TickWriter(program);
     this.offsets = offsetsOf(program);
+    this.#indices = new Map(program.instructions.map((instruction, index) => [instruction, index]));
     const { failure } = ports;
     this.#ports = {
       ...ports,
@@ -109,6 +122,7 @@ export class DeviceStream {
     const updates = { due: () => Promise.resolve(undefined) };
     const program = { ...this.#program, instructions };
     const current = beginTick({ program, stage: this.#stage, tick, ports: { ...this.#ports, updates } }, this.#state);
+    const times = this.#timesOf(tick);
     for (const instruction of instructions) {
       const round = tick + (instruction.round ?? 0);
       if (instruction.kind === 'update') {
@@ -122,10 +136,27 @@ export class DeviceStream {
         const there = this.#ports.versionIsThere(version);
         if (there !== undefined) await failure.guard(there);
       }
-      await failure.guard(execute(current, instruction, () => {}));
+      const index = this.#indices.get(instruction);
+      const passedMs = times?.now() ?? 0;
+      await failure.guard(
+        execute(current, instruction, (at) => index !== undefined && times?.done(index, at - (this.#beganMs ?? at))),
+      );
+      if (times !== undefined && index !== undefined) note(times, { index, instruction, passedMs }, this.#usual);
       if (instruction.kind === 'all-reduce' && this.#ports.isUpdatedLater) this.#closeWhenReduced(round);
     }
-    finishTick(current).catch((error: unknown) => this.#ports.failed(error));
+    finishTick(current)
+      .then(() => times && this.#ports.traced(tick + this.offsets[1], times.all()))
+      .catch((error: unknown) => this.#ports.failed(error));
+  }
+
+  /** Of ticks that are shown: those of the first rounds until the pipeline is full, and some later ones. */
+  #timesOf(tick: number): InstructionTimes | undefined {
+    const { clock } = this.#ports;
+    this.#beganMs ??= clock.now();
+    const [least, most] = this.offsets;
+    if (!isTraced(tick + most) && !isTraced(tick + least)) return undefined;
+    this.#lastTimes = new InstructionTimes(clock, this.#beganMs, this.#lastTimes);
+    return this.#lastTimes;
   }
 
   /**

@@ -5,16 +5,19 @@
 import type { Clock } from '../../clock.ts';
 import type { RoundTimes } from '../protocol/messages.ts';
 
-/** Collects the times of one round, relative to its begin. */
+/** Collects the times of one round, or of one tick of a stream, relative to a begin. */
 export class InstructionTimes {
   readonly #clock: Clock;
   readonly #beganMs: number;
+  readonly #before: InstructionTimes | undefined;
   readonly #times: RoundTimes[] = [];
   readonly #pending: Promise<void>[] = [];
   /** When the last computing that is known of was done. */
   #computedMs = 0;
 
-  constructor(clock: Clock, beganMs: number) {
+  /** `before`: of the tick before, of which this device may still be computing. */
+  constructor(clock: Clock, beganMs: number, before?: InstructionTimes) {
+    this.#before = before;
     this.#clock = clock;
     this.#beganMs = beganMs;
   }
@@ -35,7 +38,8 @@ export class InstructionTimes {
   queued(instruction: number, queuedMs: number, computed: Promise<number>): void {
     const ended = computed.then((agoMs) => {
       // Nothing that was queued before it can have ended later.
-      const startMs = Math.max(queuedMs, this.#computedMs);
+      const beforeMs = this.#before === undefined ? 0 : this.#before.#computedMs;
+      const startMs = Math.max(queuedMs, this.#computedMs, beforeMs);
       this.#computedMs = Math.max(startMs, this.now() - agoMs);
       this.#times.push({ instruction, startMs, endMs: this.#computedMs });
     });

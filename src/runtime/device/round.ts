@@ -74,7 +74,7 @@ export async function runRound(
 }
 
 /** Notes the time of an instruction that has been passed, where that says when it was done. */
-function note(
+export function note(
   times: InstructionTimes,
   passed: { readonly index: number; readonly instruction: Instruction; readonly passedMs: number },
   stage: Pick<StageCosts, 'computed'>,

@@ -6,6 +6,7 @@ import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
+import { defined } from '../../assert.ts';
 import { resolveSettings } from '../../cli/settings.ts';
 import { createOnnxRuntimeNodeEngine } from '../../engine/node/onnxruntime-node.ts';
 import { InputError } from '../../errors.ts';
@@ -14,11 +15,15 @@ import { importModel } from '../../graph/onnx/import.ts';
 import { inferenceMode } from '../../graph/onnx/modes.ts';
 import { instantiate } from '../../graph/static.ts';
 import { type Tensor, toNumbers } from '../../graph/tensor.ts';
+import { withStaleness } from '../../schedule/staleness.ts';
 import { openSafetensors } from '../../storage/node/checkouts/checkout-files.ts';
 import { loadDataset } from '../../storage/node/datasets.ts';
+import { delayedOracle } from '../../testing/delayed-oracle.ts';
 import { memoryRun } from '../../testing/label-cases.ts';
-import { runAlone, runCluster } from '../../testing/memory-cluster.ts';
+import { difference, type MemoryRun, runAlone, runCluster } from '../../testing/memory-cluster.ts';
 import { gather } from '../../training/data/dataset.ts';
+import { averagedParameters } from '../protocol/run-state.ts';
+import { StreamParts } from '../run/delayed-streams.ts';
 import type { PreparedRun } from '../run/prepare.ts';
 import { loadModel } from './models.ts';
 import { readAdapter, writeAdapter } from './peft.ts';
@@ -31,7 +36,11 @@ const createEngine = () => createOnnxRuntimeNodeEngine();
 async function prepared(name: string, more: Readonly<Record<string, unknown>> = {}): Promise<PreparedRun> {
   const folder = join(root, name);
   const flags = {
-    ...{ model: `${folder}:sequence=8`, data: `npz:${join(folder, 'data.npz')}`, adapter: join(folder, 'start') },
+    ...{
+      model: name === 'resnet' ? folder : `${folder}:sequence=8`,
+      data: `npz:${join(folder, 'data.npz')}`,
+      adapter: join(folder, 'start'),
+    },
     ...{ batch: '8', steps: '50', optimizer: 'adamw', lr: '5e-3', weightDecay: '0.01', shuffle: false, ...more },
   };
   const settings = resolveSettings(flags, {}, 'the flags');
@@ -41,7 +50,7 @@ async function prepared(name: string, more: Readonly<Record<string, unknown>> = 
   return prepareRun({ settings, model, train, test: undefined });
 }
 
-for (const name of ['bert', 'llama', 'gpt2'])
+for (const name of ['bert', 'llama', 'gpt2', 'resnet'])
   test(`${name}: PEFT's losses and weights, here and over three devices`, async () => {
     const expected = JSON.parse(readFileSync(join(root, name, 'losses.json'), 'utf8')) as readonly number[];
     const run = await prepared(name);
@@ -78,6 +87,42 @@ for (const name of ['bert', 'llama', 'gpt2'])
     const peft = openSafetensors(join(root, name, 'merged.safetensors')).get('logits');
     assert.ok(furthest(numbersOf(logits), numbersOf(peft)) < 2e-3, 'the merged model');
   });
+
+for (const mode of ['async', 'forward-gradient'] as const)
+  test(`${mode}: over four devices, adapters are trained as on one whose gradients are as late`, async () => {
+    const correction = mode === 'async' ? { stalenessCorrection: 'none' } : {};
+    const given = await prepared('bert', { mode, steps: '10', workers: '4', ...correction });
+    const run = memoryRun(given, { schedule: mode, cuts: [8, 9], shares: [[3, 5], [8], [8]], microBatchCount: 1 });
+    const plan = withStaleness({ ...defined(run.plan, 'a plan'), forwardOnlyLayers: 2 }, {});
+    const parts = new StreamParts();
+    const observe: MemoryRun['observe'] = (event, cluster) => parts.observe(event, cluster.losses.length);
+    const apart = await runCluster({ ...run, plan, observe, createEngine });
+    const alone = await delayedOracle({ ...run, plan }, parts.parts, 10);
+    assert.deepEqual(new Set(apart.state.parameter.keys()), given.model.onlyTrained);
+    const { loss, worst, weight } = difference(apart, { ...apart, ...alone });
+    assert.ok(loss < 1e-5 && weight < 1e-3, `losses differ by ${loss}, ${worst} by ${weight}`);
+  });
+
+test('two batches of half the size are accumulated to the same updates', async () => {
+  const expected = JSON.parse(readFileSync(join(root, 'bert', 'losses.json'), 'utf8')) as readonly number[];
+  const { settings, ...run } = await prepared('bert', { batch: '4', accumulate: '2' });
+  assert.deepEqual([settings.batch, settings.microBatch], [8, 4]);
+  const { losses } = await runAlone({ ...memoryRun({ settings, ...run }), microBatchSize: 4, createEngine });
+  assert.ok(furthest(losses, expected) < 1e-4, `off by ${furthest(losses, expected)}`);
+});
+
+test('moving averages are the same on one device and over three, and trail what is trained', async () => {
+  const run = await prepared('bert', { ema: '0.9', steps: '10' });
+  const plan = { schedule: '1f1b', cuts: [8], shares: [[1, 3], [4]], microBatchCount: 2 } as const;
+  const apart = await runCluster({ ...memoryRun(run, plan), createEngine });
+  const alone = await runAlone({ ...memoryRun(run), microBatchSize: 8, createEngine });
+  const [here, there] = [alone, apart].map(({ state }) => averagedParameters(state.parameter, state.optimizer));
+  assert.deepEqual(new Set(there?.keys()), run.model.onlyTrained);
+  for (const [name, value] of there ?? []) {
+    assert.ok(furthest(numbersOf(here?.get(name)), numbersOf(value)) < 1e-5, name);
+    assert.notDeepEqual(value, apart.state.parameter.get(name));
+  }
+});
 
 test('a new adapter changes nothing, and its A is within 1 / √inputs', async () => {
   const run = await prepared('bert', {

@@ -17,6 +17,8 @@ import { openDoor, staysHere } from './security/admission.ts';
 /** How long the coordinator may take to tell what it heard from a worker that has ended. */
 const lastWordMs = 1000;
 
+const overText = 'the run is over';
+
 const insecureText =
   'INSECURE: everything travels unencrypted, and anyone on the network can read and change it. Leave --insecure away.';
 
@@ -75,8 +77,11 @@ export async function runCluster(
     cluster.signal.removeEventListener('abort', stop);
     await door.revoke();
     await announcement?.stop();
-    runGuests?.end();
-    await server.close('the run is over');
+    if (runGuests === undefined) await server.close(overText);
+    else {
+      await server.closeLinks(overText);
+      runGuests.end(() => server.close(overText));
+    }
     await workers?.ended();
   }
 }

@@ -44,12 +44,18 @@ const classifiers: Readonly<Record<string, string>> = {
   bert: 'BertForSequenceClassification',
   distilbert: 'DistilBertForSequenceClassification',
   roberta: 'RobertaForSequenceClassification',
+  vit: 'ViTForImageClassification',
+  deit: 'DeiTForImageClassification',
+  resnet: 'ResNetForImageClassification',
+  mobilenet_v2: 'MobileNetV2ForImageClassification',
+  efficientnet: 'EfficientNetForImageClassification',
 };
 
 /** What config.json says of the head; weights are float32 now. */
 function headFields(config: unknown, outputs: number | undefined): Readonly<Record<string, unknown>> {
-  const { model_type: type = '' } = config as { model_type?: string };
-  const architecture = classifiers[type];
+  const { model_type: type = '', architectures } = config as { model_type?: string; architectures?: unknown };
+  const isDistilled = type === 'deit' && /WithTeacher/.test(JSON.stringify(architectures));
+  const architecture = isDistilled ? `${classifiers[type]}WithTeacher` : classifiers[type];
   if (architecture === undefined || outputs === undefined) return { dtype: 'float32' };
   const labels = Array.from({ length: outputs }, (_, index) => `LABEL_${index}`);
   return {

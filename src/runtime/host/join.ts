@@ -116,10 +116,16 @@ interface Joiner {
 }
 
 /** The hello's facts of this device and its machine. */
-function factsOf(machine: DeviceFacts, { engine, oomKillCount }: Joiner): NonNullable<Hello['facts']> {
-  const { memoryMiB, coreCount, cpuModel, cpuQuota, battery, temperatureC } = machine;
+function factsOf(
+  machine: DeviceFacts,
+  { engine, oomKillCount }: Joiner,
+  limitMiB: number | undefined,
+): NonNullable<Hello['facts']> {
+  const { coreCount, cpuModel, cpuQuota, battery, temperatureC } = machine;
   return {
-    ...{ memoryMiB, cores: coreCount, engine: engine.name, machine: hostname(), cpuModel: cpuModel.slice(0, 200) },
+    memoryMiB: Math.min(machine.memoryMiB, limitMiB ?? machine.memoryMiB),
+    ...(limitMiB === undefined ? {} : { machineMemoryMiB: machine.memoryMiB }),
+    ...{ cores: coreCount, engine: engine.name, machine: hostname(), cpuModel: cpuModel.slice(0, 200) },
     ...(engine.warning === undefined ? {} : { engineWarning: engine.warning.slice(0, 600) }),
     ...(oomKillCount === undefined ? {} : { oomKillCount }),
     ...(cpuQuota === undefined ? {} : { cpuQuotaCores: cpuQuota.cores }),
@@ -145,7 +151,7 @@ async function serve(options: JoinOptions, own: string, joiner: Joiner): Promise
     purpose: 'worker',
     name: admission?.name ?? wantedName,
     credential: admission === undefined ? await joinCode() : '',
-    facts: factsOf({ ...machine, memoryMiB }, joiner),
+    facts: factsOf(machine, joiner, options.maxMemoryMiB),
   } as const;
   const { link, welcome } = await connect(url, {
     hello,

@@ -19,7 +19,7 @@ import { trainedLayers } from '../run/fine-tuning.ts';
 import type { InferenceModel } from '../run/infer.ts';
 import { layerTable } from '../run/layer-table.ts';
 import type { LoadedModel } from '../run/loaded-model.ts';
-import { withOutput } from '../run/trained-output.ts';
+import { withOutputs } from '../run/trained-output.ts';
 import { type CheckoutSpec, checkoutSpec, loadCheckout, openCheckoutModel } from './checkouts.ts';
 import { readAdapter } from './peft.ts';
 
@@ -109,10 +109,14 @@ function withNewHead(imported: ImportedModel, classCount: number, seed: number):
   return { ...model, notes: [...model.notes, note] };
 }
 
-/** Loads a model that is to answer, not to learn. Throws InputError. */
+/** Loads a model that is to answer, not to learn. `outputs`: default: its first. Throws InputError. */
 export async function loadInferenceModel(
   spec: string,
-  { seed = 0, inputShapes = [], output }: { seed?: number; inputShapes?: readonly InputShape[]; output?: string } = {},
+  {
+    seed = 0,
+    inputShapes = [],
+    outputs = [],
+  }: { seed?: number; inputShapes?: readonly InputShape[]; outputs?: readonly string[] } = {},
 ): Promise<InferenceModel> {
   const isBuiltIn = isZooSpec(spec);
   const checkout = isBuiltIn ? undefined : checkoutSpec(spec);
@@ -124,7 +128,7 @@ export async function loadInferenceModel(
       ? openCheckoutModel(checkout, seed).graph
       : (await readModel(spec, { inputShapes, leavesLarge: true })).graph;
   const name = isBuiltIn ? spec : spec.replace(/^.*[\\/]/, '').replace(/\.onnx$/, '');
-  return { name, graph: named(spec, () => inferenceMode(withOutput(graph, output))) };
+  return { name, graph: named(spec, () => inferenceMode(withOutputs(graph, outputs))) };
 }
 
 /**

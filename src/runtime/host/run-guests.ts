@@ -20,6 +20,6 @@ export interface RunGuests {
   guests(server: { readonly isEncrypted: boolean; readonly advertised?: AdvertisedAddress }): Guests;
   /** The server is there. */
   begin(run: RunHandle): void;
-  /** The run is over: all guests go. */
-  end(): void;
+  /** The run needs its server no more: who has guests closes it when they have seen how the run ended. */
+  end(closeServer: () => Promise<void>): void;
 }

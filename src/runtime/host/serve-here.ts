@@ -120,7 +120,7 @@ async function startServer(
   const { host, port, insecure } = settings;
   const certificate = isEncrypted({ ...settings, insecure }) ? await httpCertificate(settings) : undefined;
   const token = bearerToken(host, settings.token);
-  const model: ServedModel = { name: run.model.name, inputs: run.sequence.inputs, outputs: [run.output] };
+  const model: ServedModel = { name: run.model.name, inputs: run.sequence.inputs, outputs: run.outputs };
   const server = await startInferenceServer({
     ...{ host, port, model, version: settings.version, timeoutMs: settings.timeoutMs },
     ...(certificate === undefined ? {} : { tls: certificate }),

@@ -98,8 +98,8 @@ export class DeviceKnowledge {
     return this.#correctLinks({
       devices: devices.map((name, index) => {
         const shareCount = machines.filter((machine) => machine === machines[index]).length;
-        const { memoryMiB, engine } = defined(this.#facts.get(name), name);
-        const ownMiB = trainingMiB(Math.floor(memoryMiB / shareCount), engine);
+        const { memoryMiB, machineMemoryMiB = memoryMiB, engine } = defined(this.#facts.get(name), name);
+        const ownMiB = trainingMiB(Math.floor(Math.min(memoryMiB, machineMemoryMiB / shareCount)), engine);
         const allowedMiB = this.#options.allowedMiB?.(name) ?? Number.POSITIVE_INFINITY;
         return { name, memoryMiB: Math.min(allowedMiB, this.budgets.withinMiB(name, Math.max(leastMiB, ownMiB))) };
       }),

@@ -4,12 +4,15 @@ import { z } from 'zod';
 
 /** What a worker says of its device when it joins. */
 export interface DeviceFacts {
+  /** What its process may take: its machine's, or less where its owner gave it a limit. */
   readonly memoryMiB: number;
+  /** All of its machine's, where the device has a limit of its own. */
+  readonly machineMemoryMiB?: number;
   readonly cores: number;
   readonly engine: string;
   /** One sentence where the device has a far slower engine than it could: why, and the fix. */
   readonly engineWarning?: string;
-  /** Devices with the same machine share its memory. */
+  /** Devices with the same machine share its memory: each has its limit, but no more than its share. */
   readonly machine: string;
   readonly cpuModel?: string;
   readonly cpuQuotaCores?: number;
@@ -25,6 +28,7 @@ export interface DeviceFacts {
 /** As they come over a link. */
 export const factsSchema: z.ZodType<DeviceFacts> = z.object({
   memoryMiB: z.number().int().positive().max(1e9),
+  machineMemoryMiB: z.number().int().positive().max(1e9).exactOptional(),
   cores: z.number().int().positive().max(1e5),
   engine: z.string().max(200),
   engineWarning: z.string().max(600).exactOptional(),

@@ -22,10 +22,11 @@ export interface InferDataOptions {
   readonly limit: number;
   /** The only micro-batch that the model takes: smaller ones are filled up. Absent: it takes any. */
   readonly fixedBatch?: number;
+  /** The model's first output, of which accuracy is counted. */
   readonly output: CutTensor;
   readonly clock: Clock;
   /** Takes outputs in the order of the samples; what it returns is waited for before more is submitted. */
-  write(output: Tensor): Promise<void>;
+  write(outputs: readonly Tensor[]): Promise<void>;
   onProgress?(sampleCount: number): void;
 }
 
@@ -59,10 +60,10 @@ export async function inferData(options: InferDataOptions): Promise<InferDataRes
     const sampleCount = inputs[0]?.shape[0] ?? 0;
     const answer = rounds.submit(inputs.map((input) => filledUp(input, fixedBatch)));
     const handOn = async (): Promise<void> => {
-      const [found] = await answer;
-      if (found === undefined) return;
-      const own = sliceSamples(found, 0, 0, sampleCount);
-      tally.add(own, labels, startMs);
+      const own = (await answer).map((found) => sliceSamples(found, 0, 0, sampleCount));
+      const [first] = own;
+      if (first === undefined) return;
+      tally.add(first, labels, startMs);
       options.onProgress?.(tally.sampleCount);
       await write(own);
       waiting--;

@@ -8,6 +8,7 @@ import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
 import { InputError, RunError } from '../../errors.ts';
 import type { Graph } from '../../graph/graph.ts';
 import { type CutTensor, type LayerSequence, layers } from '../../graph/layers.ts';
+import { adaptivePlanSteps } from '../../planner/inference/adaptive.ts';
 import type { Objective } from '../../planner/inference/evaluate.ts';
 import { planInferenceSteps } from '../../planner/inference/plan.ts';
 import { runInSlices } from '../../planner/steps.ts';
@@ -58,7 +59,8 @@ export interface InferenceInput {
 export interface PreparedInference extends InferenceInput {
   readonly sequence: LayerSequence;
   readonly input: readonly CutTensor[];
-  readonly output: CutTensor;
+  /** In the model's order. */
+  readonly outputs: readonly CutTensor[];
 }
 
 export interface InferenceEnvironment {
@@ -80,17 +82,17 @@ const roundsPerDevice = 2;
 /** Fits settings and model together. Throws InputError where they do not fit. */
 export function prepareInference(given: InferenceInput): PreparedInference {
   const { model, plan, settings } = given;
-  const sequence = layers(model.graph);
+  const sequence = layers(model.graph, { outputs: 'all' });
   checkBatchesFirst(sequence);
-  const output = sequence.layers.at(-1)?.outputs[0];
-  if (output === undefined) throw new InputError(`${model.name} has no layers: there is nothing to compute.`);
+  const outputs = sequence.layers.at(-1)?.outputs;
+  if (outputs === undefined) throw new InputError(`${model.name} has no layers: there is nothing to compute.`);
   if (sequence.fixedBatch !== undefined && settings.microBatchSize !== sequence.fixedBatch)
     throw new InputError(
       `${model.name} was exported for a batch of exactly ${sequence.fixedBatch}: use --micro-batch ` +
         `${sequence.fixedBatch}, or export it with a dynamic batch axis.`,
     );
   if (plan !== undefined) checkPlan(plan, sequence, settings);
-  return { ...given, sequence, input: sequence.inputs, output };
+  return { ...given, sequence, input: sequence.inputs, outputs };
 }
 
 function checkPlan(plan: Plan, { layers: all }: LayerSequence, { cluster, remoteCount }: InferenceSettings): void {
@@ -172,12 +174,14 @@ function coordinatorOptions(
   if (plan !== undefined) used(plan, 0);
   const planWith = (limitMs: number) => async (profile: Profile, cluster: Cluster, isOver: () => boolean) => {
     const startMs = clock.now();
-    const steps = planInferenceSteps({
+    const input = {
       ...{ profile, cluster, batchSize, planner: settings.planner, objective: settings.objective },
       ...(settings.isMicroBatchGiven ? { microBatchSize: settings.microBatchSize } : {}),
-      ...settings.bits,
-      isTimeUp: () => clock.now() - startMs > limitMs,
-    });
+    };
+    const isTimeUp = (fraction = 1): boolean => clock.now() - startMs > fraction * limitMs;
+    const steps = settings.bits?.isAdaptive
+      ? adaptivePlanSteps({ ...input, isTimeUp })
+      : planInferenceSteps({ ...input, ...settings.bits, isTimeUp: () => isTimeUp() });
     const found = await runInSlices(steps, clock, isOver);
     return found && { found: compared(found), planningMs: clock.now() - startMs };
   };

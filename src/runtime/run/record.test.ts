@@ -161,6 +161,35 @@ test('the trace shows pieces on their links, and no waiting', async () => {
   assert.deepEqual(rows, ['a', 'compute', 'to b']);
 });
 
+test('the trace of a stream: ticks overlap as they did, names carry rounds, later ticks stand behind', async () => {
+  const { folder, files } = createFolder();
+  const recorder = recordRun(folder);
+  const stages = plan.stages.map((stage, index) => ({ ...stage, inFlight: 2 - index }));
+  recorder.observe({ kind: 'deployment', plan: { ...plan, schedule: 'async', stages } });
+  // a: receive input, forward of the next round, send, receive gradient, backward, update.
+  const trace = (round: number, forward: readonly [number, number], backward?: readonly [number, number]): RunEvent => {
+    const times = [[1, ...forward] as const, ...(backward === undefined ? [] : [[4, ...backward] as const])];
+    return {
+      ...{ kind: 'trace', device: 'a', round },
+      times: times.map(([instruction, startMs, endMs]) => ({ instruction, startMs, endMs })),
+    };
+  };
+  recorder.observe(trace(0, [0, 1]));
+  recorder.observe(trace(1, [1, 2], [2, 4]));
+  recorder.observe(trace(50, [1000, 1001], [1002, 1004]));
+  recorder.observe(trace(2, [3, 5], [6, 8]));
+  await recorder.finish();
+  assert.deepEqual(slices(files.get('trace.json')), [
+    '0 forward 0.0 0–1',
+    '0 forward 1.0 1–2',
+    '0 backward 0.0 2–4',
+    '0 forward 2.0 3–5',
+    '0 backward 1.0 6–8',
+    '0 forward 50.0 8–9',
+    '0 backward 49.0 10–12',
+  ]);
+});
+
 test('the trace keeps the first twenty rounds', async () => {
   const { folder, files } = createFolder();
   const recorder = recordRun(folder);

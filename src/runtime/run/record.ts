@@ -4,6 +4,8 @@
 import type { Plan } from '../../cluster/cluster.ts';
 import { program } from '../../schedule/generate.ts';
 import type { ProgramEvent } from '../../schedule/program.ts';
+import { scheduleOf } from '../../schedule/schedules.ts';
+import { offsetsOf } from '../../schedule/stream-tick.ts';
 import { traceJson } from '../../schedule/trace.ts';
 import type { RunFolder } from '../../storage/run-folder.ts';
 import type { RunEvent } from '../protocol/events.ts';
@@ -71,10 +73,25 @@ export function recordRun(folder: RunFolder): Recorder {
   };
 }
 
-function traceOf(traces: ReadonlyMap<number, readonly ProgramEvent[]>, { stages }: Plan): unknown {
-  const events = [...traces.values()].flat();
+function traceOf(traces: ReadonlyMap<number, readonly ProgramEvent[]>, { stages, schedule }: Plan): unknown {
+  const events = scheduleOf(schedule).isStream ? ticksInOrder(traces) : [...traces.values()].flat();
   const devices = stages.flatMap((stage) => stage.devices);
   return JSON.parse(traceJson(events, devices));
+}
+
+/** Ticks of a stream overlap as they did; others than those that followed each other stand behind those before. */
+function ticksInOrder(traces: ReadonlyMap<number, readonly ProgramEvent[]>): readonly ProgramEvent[] {
+  const found: ProgramEvent[] = [];
+  let [last, shiftMs, endMs] = [Number.NaN, 0, 0];
+  for (const [round, events] of [...traces].sort(([a], [b]) => a - b)) {
+    if (round !== last + 1) shiftMs = endMs - events.reduce((least, { startMs }) => Math.min(least, startMs), Infinity);
+    for (const event of events) {
+      found.push({ ...event, startMs: event.startMs + shiftMs, endMs: event.endMs + shiftMs });
+      endMs = Math.max(endMs, event.endMs + shiftMs);
+    }
+    last = round;
+  }
+  return found;
 }
 
 /** Writes documents one after the other, so that the newest stays; `writes`: the last of each. */
@@ -103,7 +120,10 @@ function addTrace(
   const entry = program(plan).devices.find((candidate) => candidate.device === device);
   if (entry === undefined) return;
   const before = [...traces.entries()].filter(([other]) => other < round).flatMap(([, events]) => events);
-  const offsetMs = before.reduce((latest, event) => Math.max(latest, event.endMs), 0);
+  const { isStream } = scheduleOf(plan.schedule);
+  // Times of a stream are those since its begin, which is at the same time on all devices.
+  const offsetMs = isStream ? 0 : before.reduce((latest, event) => Math.max(latest, event.endMs), 0);
+  const [, most] = offsetsOf(entry);
   const events = traces.get(round) ?? [];
   for (const { instruction, startMs, endMs } of times) {
     const found = entry.instructions[instruction];
@@ -114,7 +134,8 @@ function addTrace(
     const layers = 'layers' in found && found.layers !== undefined ? { layers: found.layers } : {};
     const kind = found.kind === 'send' ? { kind: 'transfer' as const, to: found.to } : { kind: found.kind };
     const place = { device, stage: entry.stage, startMs: startMs + offsetMs, endMs: endMs + offsetMs };
-    events.push({ ...kind, ...microBatch, ...layers, ...payload, ...place });
+    const ofRound = isStream ? { round: round - most + (found.round ?? 0) } : {};
+    events.push({ ...kind, ...ofRound, ...microBatch, ...layers, ...payload, ...place });
   }
   traces.set(round, events);
 }

@@ -38,6 +38,8 @@ export interface TrainSettings extends DataSettings {
   /** Metrics are written as TensorBoard reads them, too. */
   readonly tensorboard: boolean;
   readonly batch: number;
+  /** Resolved settings have none: it is in `batch` and `microBatch`. */
+  readonly accumulate?: number;
   /** The samples that do not fill a last batch of an epoch are left out of it. */
   readonly dropLast: boolean;
   readonly microBatch?: number;
@@ -53,6 +55,8 @@ export interface TrainSettings extends DataSettings {
   readonly beta2: number;
   readonly epsilon: number;
   readonly clipNorm?: number;
+  /** The moving average of the weights is tested and kept: how much of it stays in each update. */
+  readonly ema?: number;
   readonly loss: LossKind;
   /** The model's output that the loss takes. Absent: its first. */
   readonly output?: string;

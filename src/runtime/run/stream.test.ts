@@ -9,7 +9,10 @@ import { createOnnxRuntimeNodeEngine } from '../../engine/node/onnxruntime-node.
 import { forwardOnlyCount } from '../../graph/layers.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 import { createRandom } from '../../random.ts';
+import { program } from '../../schedule/generate.ts';
+import type { DeviceProgram, Instruction } from '../../schedule/program.ts';
 import { type StalenessWish, withStaleness } from '../../schedule/staleness.ts';
+import { offsetsOf } from '../../schedule/stream-tick.ts';
 import { delayedOracle } from '../../testing/delayed-oracle.ts';
 import { handPlan } from '../../testing/hand-plans.ts';
 import { difference, type MemoryRun, type Outcome, runCluster, startCluster } from '../../testing/memory-cluster.ts';
@@ -192,6 +195,37 @@ const cases: readonly (readonly [title: string, given: Case])[] = [
 
 for (const [title, given] of cases)
   test(`as the delayed oracle: ${title}`, { timeout }, () => compareWithOracle(given));
+
+test('traces: when a device computed the passes of a tick, one after the other, since the stream began', {
+  timeout,
+}, async () => {
+  const run = runOf({ net: dropoutNet(), shares: [[4], [4], [4]], microBatchCount: 1 });
+  const entries = new Map(program(run.plan as PlanLayout).devices.map((entry) => [entry.device, entry]));
+  const found = new Map<string, { readonly pass: string; readonly startMs: number; readonly endMs: number }[]>();
+  await runCluster({
+    ...run,
+    observe: (event) => {
+      if (event.kind !== 'trace') return;
+      const { instructions, device } = entries.get(event.device) as DeviceProgram;
+      const [, most] = offsetsOf(entries.get(event.device) as DeviceProgram);
+      for (const { instruction, startMs, endMs } of event.times) {
+        const { kind, round = 0 } = instructions[instruction] as Instruction;
+        const pass = `${kind} ${event.round - most + round}`;
+        if (kind === 'forward' || kind === 'backward')
+          found.set(device, [...(found.get(device) ?? []), { pass, startMs, endMs }]);
+      }
+    },
+  });
+  for (const [device, passes] of found) {
+    const inOrder = passes.toSorted((a, b) => a.startMs - b.startMs || a.endMs - b.endMs);
+    for (const [index, { startMs, endMs }] of inOrder.entries())
+      assert.ok(endMs >= startMs && startMs >= (inOrder[index - 1]?.endMs ?? 0) - 1e-6, `${device}, pass ${index}`);
+  }
+  const passesOf = (device: string): readonly string[] => found.get(device)?.map(({ pass }) => pass) ?? [];
+  const steady = ['forward 3', 'backward 1', 'forward 4', 'backward 2'];
+  assert.deepEqual(passesOf('a'), ['forward 0', 'forward 1', 'forward 2', 'backward 0', ...steady]);
+  assert.deepEqual(passesOf('c'), ['forward 0', 'backward 0', 'forward 1', 'backward 1', 'forward 2', 'backward 2']);
+});
 
 /** Plans of three or fewer stages that share and cut the same micro-batches of four samples in every way. */
 const strictShares: readonly Case['shares'][] = [

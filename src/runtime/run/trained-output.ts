@@ -62,3 +62,10 @@ export function withOutput(model: Graph, name: string | undefined, flag = '--out
   const others = model.outputs.filter((one) => one !== found && carried.has(one.name));
   return { ...model, outputs: [found, ...others] };
 }
+
+/** The model with these outputs alone, in their order; with its first where none is named. Throws InputError. */
+export function withOutputs(model: Graph, names: readonly string[]): Graph {
+  if (names.length === 0) return { ...model, outputs: model.outputs.slice(0, 1) };
+  const outputs = [...new Set(names)].flatMap((name) => withOutput(model, name).outputs.slice(0, 1));
+  return { ...model, outputs };
+}

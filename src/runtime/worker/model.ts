@@ -60,7 +60,8 @@ export function modelOf(control: ModelMessage, graph: Uint8Array): Model {
 }
 
 function readModel(control: ModelMessage, frame: Frame): LayerSequence {
-  return layers(decodeModel(control, frame), { frozen: control.training.frozen });
+  const { frozen, isInference = false } = control.training;
+  return layers(decodeModel(control, frame), { frozen, outputs: isInference ? 'all' : 'first' });
 }
 
 /** A value that an earlier message must have brought. Throws ProtocolError if it has not. */

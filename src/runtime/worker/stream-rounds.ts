@@ -107,6 +107,13 @@ export class StreamRounds {
         return { ...update, gradientScale: factor };
       },
       failed: (error) => void context.waitForVerdict(error).catch((verdict: unknown) => session.failure.fail(verdict)),
+      traced: (round, times) => {
+        running.reported = running.reported.then(async () => {
+          const found = await session.failure.guard(times);
+          if (session === context.session) await context.send('trace', { round, times: found });
+        });
+        running.reported.catch((error: unknown) => session.failure.fail(error));
+      },
       closed: (round, totals) => {
         const { factor: _factor, ...update } = updateAt(round);
         void this.#commits.expect(round, (gradientScale) => {

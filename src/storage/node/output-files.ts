@@ -1,8 +1,9 @@
-// Where outputs go, as they come: an .npy file or stream, or an .npz with one array. Nothing is held back; a file that
-// was not finished is removed.
+// Where outputs go, as they come: an .npy file or stream, or an .npz with an array each. Nothing is held back; a file
+// that was not finished is removed.
 
 import { type FileHandle, open, rm } from 'node:fs/promises';
 import type { Writable } from 'node:stream';
+import { defined } from '../../assert.ts';
 import { crc32 } from '../../checksum.ts';
 import { InputError, RunError } from '../../errors.ts';
 import { type ElementType, elementBytes, elementCount, type Tensor, tensorBytes } from '../../graph/tensor.ts';
@@ -16,18 +17,28 @@ export interface OutputArray {
   readonly shape: readonly number[];
 }
 
-/** Takes rows of an array in their order. */
+/** Takes rows of arrays in their order. */
 export interface OutputFile {
-  /** Resolves when more may be written. */
-  write(rows: Tensor): Promise<void>;
+  /** The next rows of each array. Resolves when more may be written. */
+  write(rows: readonly Tensor[]): Promise<void>;
   /** All rows have been written. */
   finish(): Promise<void>;
   /** The rest will not come. */
   discard(): Promise<void>;
 }
 
-/** Opens FILE.npy, FILE.npz or `-`, the stream. Throws InputError for a path that cannot be written. */
-export async function createOutputFile(path: string, array: OutputArray, stdout: Writable): Promise<OutputFile> {
+/**
+ * Opens FILE.npy, FILE.npz or `-`, the stream; several arrays need an .npz. Throws InputError for a path that cannot be
+ * written.
+ */
+export async function createOutputFile(
+  path: string,
+  arrays: readonly OutputArray[],
+  stdout: Writable,
+): Promise<OutputFile> {
+  const array = defined(arrays[0], 'an array');
+  if (arrays.length > 1 && !path.endsWith('.npz'))
+    throw new InputError(`-o ${path} takes one output, not ${arrays.length}: name a file FILE.npz.`);
   if (path === '-') return streamed(array, stdout);
   if (!/\.np[yz]$/.test(path))
     throw new InputError(`-o ${path} has another ending than .npy and .npz: name the file so, or - for stdout.`);
@@ -39,7 +50,7 @@ export async function createOutputFile(path: string, array: OutputArray, stdout:
       `-o ${path} cannot be written (${error instanceof Error ? error.message : String(error)}): give another path.`,
     );
   }
-  const file = path.endsWith('.npz') ? await zipped(handle, array) : await plain(handle, array);
+  const file = path.endsWith('.npz') ? await zipped(handle, arrays) : await plain(handle, array);
   const checked = async (work: () => Promise<void>): Promise<void> => {
     try {
       await work();
@@ -66,7 +77,7 @@ type Rows = Omit<OutputFile, 'discard'>;
 async function plain(handle: FileHandle, { type, shape }: OutputArray): Promise<Rows> {
   await handle.appendFile(npyHeader(type, shape));
   return {
-    write: (rows) => handle.appendFile(tensorBytes(rows)),
+    write: ([rows]) => handle.appendFile(tensorBytes(defined(rows, 'rows'))),
     finish: async () => {},
   };
 }
@@ -77,36 +88,58 @@ function streamed({ type, shape }: OutputArray, stdout: Writable): OutputFile {
   let begun: Promise<void> | undefined;
   const begin = (): Promise<void> => (begun ??= write(npyHeader(type, shape)));
   return {
-    write: (rows) => begin().then(() => write(tensorBytes(rows))),
+    write: ([rows]) => begin().then(() => write(tensorBytes(defined(rows, 'rows')))),
     finish: begin,
     discard: async () => {},
   };
 }
 
+/** An entry of a zip that is being written. */
+interface Entry {
+  readonly name: string;
+  readonly size: number;
+  /** Of its header in the file. */
+  readonly start: number;
+  /** Where its next bytes go. */
+  at: number;
+  sum: number;
+}
+
 /**
- * A zip of one stored entry with 64-bit sizes. Its checksum is known at the end, and then written into the entry's
- * header, which stands at the beginning.
+ * A zip of stored entries with 64-bit sizes, side by side. A checksum is known at the end, and then written into the
+ * entry's header, which stands in front of it.
  */
-async function zipped(handle: FileHandle, { name, type, shape }: OutputArray): Promise<Rows> {
-  const header = npyHeader(type, shape);
-  const size = header.length + elementBytes(type) * elementCount(shape);
-  let sum = crc32(header);
-  await handle.appendFile(entryHeader(`${name}.npy`, { sum: 0, size }, undefined));
-  await handle.appendFile(header);
+async function zipped(handle: FileHandle, arrays: readonly OutputArray[]): Promise<Rows> {
+  const entries: Entry[] = [];
+  let end = 0;
+  const writeAt = async (bytes: Uint8Array, position: number): Promise<void> => {
+    for (let written = 0; written < bytes.length; )
+      written += (await handle.write(bytes, written, bytes.length - written, position + written)).bytesWritten;
+  };
+  const append = async (entry: Entry, bytes: Uint8Array): Promise<void> => {
+    entry.sum = crc32(bytes, entry.sum);
+    await writeAt(bytes, entry.at);
+    entry.at += bytes.length;
+  };
+  for (const { name, type, shape } of arrays) {
+    const header = npyHeader(type, shape);
+    const size = header.length + elementBytes(type) * elementCount(shape);
+    const local = entryHeader(`${name}.npy`, { sum: 0, size }, undefined);
+    const entry = { name: `${name}.npy`, size, start: end, at: end + local.length, sum: 0 };
+    await append(entry, header);
+    entries.push(entry);
+    end += local.length + size;
+  }
   return {
     async write(rows) {
-      const bytes = tensorBytes(rows);
-      sum = crc32(bytes, sum);
-      await handle.appendFile(bytes);
+      for (const [index, entry] of entries.entries())
+        await append(entry, tensorBytes(defined(rows[index], entry.name)));
     },
     async finish() {
-      const local = entryHeader(`${name}.npy`, { sum, size }, undefined);
-      await handle.write(local, 0, local.length, 0);
-      const directory = entryHeader(`${name}.npy`, { sum, size }, 0);
-      const start = local.length + size;
-      await handle.write(directory, 0, directory.length, start);
-      const end = endRecords(start, directory.length);
-      await handle.write(end, 0, end.length, start + directory.length);
+      for (const entry of entries) await writeAt(entryHeader(entry.name, entry, undefined), entry.start);
+      const directory = Buffer.concat(entries.map((entry) => entryHeader(entry.name, entry, entry.start)));
+      await writeAt(directory, end);
+      await writeAt(endRecords(end, directory.length, entries.length), end + directory.length);
     },
   };
 }
@@ -153,7 +186,7 @@ function entryHeader(
   return result;
 }
 
-function endRecords(start: number, length: number): Uint8Array {
+function endRecords(start: number, length: number, entryCount: number): Uint8Array {
   const result = new Uint8Array(56 + 20 + 22);
   const view = new DataView(result.buffer);
   const far = (at: number, value: number): void => view.setBigUint64(at, BigInt(value), true);
@@ -161,16 +194,16 @@ function endRecords(start: number, length: number): Uint8Array {
   far(4, 44);
   view.setUint16(12, 45, true);
   view.setUint16(14, 45, true);
-  far(24, 1);
-  far(32, 1);
+  far(24, entryCount);
+  far(32, entryCount);
   far(40, length);
   far(48, start);
   view.setUint32(56, 0x07064b50, true);
   far(64, start + length);
   view.setUint32(72, 1, true);
   view.setUint32(76, 0x06054b50, true);
-  view.setUint16(84, 1, true);
-  view.setUint16(86, 1, true);
+  view.setUint16(84, entryCount, true);
+  view.setUint16(86, entryCount, true);
   view.setUint32(88, zip64, true);
   view.setUint32(92, zip64, true);
   return result;

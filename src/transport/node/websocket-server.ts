@@ -94,6 +94,8 @@ export interface LinkServer {
   urlAt(host: string, port?: number): string;
   /** Takes a stream as a connection to this server. Its giver bounds how long it may take until it is a link. */
   take(stream: Duplex): void;
+  /** Ends all links with this reason and lets no device in any more; guests stay. Resolves when they are closed. */
+  closeLinks(reason: string): Promise<void>;
   /** Accepts nobody any more and ends all links with this reason; resolves when all is closed. */
   close(reason: string): Promise<void>;
 }
@@ -119,6 +121,7 @@ export async function listen(options: ListenOptions): Promise<LinkServer> {
   return {
     ...{ host: options.host, port, url: urlAt(options.host), urlAt },
     take: (stream) => front.take(stream),
+    closeLinks: (reason) => front.closeLinks(reason),
     close: (reason) => front.close(reason),
   };
 }
@@ -160,6 +163,8 @@ class Front {
   readonly #links = new Set<WireLink>();
   /** Of callers, and connections that were given to `take`. */
   readonly #streams = new Set<Duplex>();
+  /** Why no device is let in any more. */
+  #over: string | undefined;
 
   constructor(http: Server, options: ListenOptions) {
     this.#http = http;
@@ -191,9 +196,14 @@ class Front {
     const closed = new Promise<void>((resolve) => this.#http.close(() => resolve()));
     this.#http.closeAllConnections(); // of browsers that keep one open; links are no HTTP any more
     for (const { socket } of this.#waiting.values()) socket.destroy();
+    await this.closeLinks(reason);
+    await closed;
+  }
+
+  async closeLinks(reason: string): Promise<void> {
+    this.#over = reason;
     await Promise.all([...this.#links].map((link) => link.close(reason)));
     for (const stream of this.#streams) stream.destroy();
-    await closed;
   }
 
   take(stream: Duplex): void {
@@ -301,6 +311,7 @@ class Front {
     try {
       const hello = parseHello(data);
       if (!this.#limiter.allows(address)) return { verdict: { kind: 'refused', reason: tooManyFailures, retry: true } };
+      if (this.#over !== undefined) return { verdict: { kind: 'refused', reason: this.#over, retry: true } };
       const certificate =
         socket instanceof TLSSocket && socket.authorized ? socket.getPeerX509Certificate() : undefined;
       const verdict = await this.#options.authenticate(hello, address, certificate, isPage);

@@ -371,6 +371,27 @@ test('200 idle connections do not keep a good caller out', async () => {
   await Promise.all(closed);
 });
 
+test('when its links are closed a server has no place for devices, and guests stay', async () => {
+  const { server, links } = await serve({
+    guests: {
+      request: (_request, response) => void response.end('still here'),
+      upgrade: (_request, stream) => void stream.destroy(),
+    },
+  });
+  await checkServed(server.url, links);
+  const { link } = await connect(server.url, { hello });
+  await server.closeLinks('the run is over');
+  assert.deepEqual(await link.ended, { clean: true, reason: 'the run is over' });
+  await assert.rejects(connect(server.url, { hello }), (error: Error) => {
+    assert.ok(error instanceof RunError);
+    return /the run is over/.test(error.message);
+  });
+  const page = server.url.replace('ws:', 'http:');
+  assert.equal(await (await fetch(page)).text(), 'still here');
+  await server.close('done');
+  await assert.rejects(fetch(page));
+});
+
 test('after a valid hello, a text, an oversized or a malformed message ends that link alone', async () => {
   const { server, links } = await serve();
   const cases: readonly (readonly [RegExp, (socket: WebSocket) => void])[] = [

@@ -213,6 +213,35 @@ test('what is no command, or too long, or too often, ends the connection', async
   );
 });
 
+test('viewers see what a run came to, and may ask it for nothing more; then the server closes', async () => {
+  const socket = await opened();
+  await nextMessage(socket);
+  recorded.length = 0;
+  let closeCount = 0;
+  window.end(async () => {
+    closeCount++;
+  });
+  window.observe({ kind: 'evaluated', round: 9, accuracy: 0.5, loss: 1, sampleCount: 4 });
+  const heard: string[] = [];
+  while (!heard.includes('evaluated')) {
+    const message = await nextMessage(socket);
+    if (message.kind === 'events') heard.push(...message.events.map(([, event]) => event.kind));
+  }
+  assert.deepEqual(heard, ['phase', 'evaluated']);
+  socket.send(JSON.stringify({ id: 1, command: 'learning-rate', factor: 2 }));
+  assert.deepEqual(await nextMessage(socket), { kind: 'refused', id: 1, text: 'The run is over.' });
+  assert.deepEqual([recorded, closeCount], [[], 0]);
+  window.observe({ kind: 'failed', message: 'the disk is full' });
+  const closed = closeCode(socket);
+  await window.close();
+  await closed;
+  const last = await nextMessage(socket);
+  assert.deepEqual(last.kind === 'events' && last.events.map(([, event]) => event), [
+    { kind: 'failed', message: 'the disk is full' },
+  ]);
+  assert.equal(closeCount, 1);
+});
+
 test('a token of a mebibyte is not read, and whoever guesses has to wait', async () => {
   await server.close('again');
   await start();

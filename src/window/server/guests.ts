@@ -141,7 +141,8 @@ function policy(
   { host = '' }: Shown,
   { socket }: IncomingMessage,
 ): Record<string, string> {
-  const webSocket = `${socket instanceof TLSSocket ? 'wss' : 'ws'}://${host}`;
+  const isEncrypted = socket instanceof TLSSocket;
+  const webSocket = `${isEncrypted ? 'wss' : 'ws'}://${host}`;
   const scripts = file.policy === 'compute' ? "'self' 'wasm-unsafe-eval'" : "'self'";
   const sources = [
     `default-src 'none'; script-src ${scripts}; style-src 'self'; img-src 'self'`,
@@ -150,9 +151,10 @@ function policy(
   ];
   return {
     'content-security-policy': sources.join('; '),
-    'cross-origin-opener-policy': 'same-origin',
-    // With the line above: threads may share memory, which WebAssembly's do.
-    ...(file.policy === 'look' ? {} : { 'cross-origin-embedder-policy': 'require-corp' }),
+    // Browsers take these from pages that nobody can have changed on the way, and complain of them from others.
+    ...(isEncrypted || /^(localhost|127\.|\[::1\])/.test(host)
+      ? { 'cross-origin-opener-policy': 'same-origin', 'cross-origin-embedder-policy': 'require-corp' }
+      : {}),
     'permissions-policy': 'camera=(), microphone=(), geolocation=()',
   };
 }

@@ -34,10 +34,5 @@ export async function serveAlone(
     onLink: (link) => void link.close('no devices join here'),
   });
   guests.begin({ ...run, url: server.url.replace(/^ws/, 'http'), isFar: !staysHere({ host }) });
-  return {
-    async close(reason) {
-      guests.end();
-      await server.close(reason);
-    },
-  };
+  return server;
 }

@@ -39,6 +39,8 @@ export interface RunWindowOptions {
   onOpen(opened: OpenedWindow): void;
 }
 
+const overText = 'the run is over';
+
 /** Milliseconds between two messages to viewers. */
 export const tickMs = 200;
 /** Events of one message, at most: beyond, rounds are left out, of which the next view has the curve. */
@@ -54,6 +56,8 @@ export class RunWindow implements RunGuests {
   #pending: Timed[] = [];
   #cancelTick: (() => void) | undefined;
   #run: RunHandle | undefined;
+  /** Set when the run is over. */
+  #closeServer: (() => Promise<void>) | undefined;
   #door: WindowDoor | undefined;
 
   constructor(options: RunWindowOptions) {
@@ -84,11 +88,18 @@ export class RunWindow implements RunGuests {
     this.#options.onOpen({ link: () => this.#link(), isFar, ...device });
   }
 
-  end(): void {
+  end(closeServer: () => Promise<void>): void {
+    this.#closeServer = closeServer;
     this.#show({ kind: 'phase', phase: 'ended' });
+  }
+
+  /** All has been told: viewers go. */
+  async close(): Promise<void> {
+    if (!['ended', 'stopped', 'failed'].includes(this.#view.phase)) this.#show({ kind: 'phase', phase: 'ended' });
     this.#cancelTick?.();
     this.#tick();
-    this.#viewers.close('the run is over');
+    this.#viewers.close(overText);
+    await this.#closeServer?.();
   }
 
   #link(): string {
@@ -128,6 +139,8 @@ export class RunWindow implements RunGuests {
     const { id } = command;
     const done = (text: string): void => answer({ kind: 'answer', id, text });
     const refuse = (text: string): void => answer({ kind: 'refused', id, text });
+    const isWish = ['stop', 'drain', 'learning-rate'].includes(command.command);
+    if (isWish && this.#closeServer !== undefined) return refuse('The run is over.');
     switch (command.command) {
       case 'stop':
         if (this.#options.stop === undefined) return refuse('This run is not stopped from here.');

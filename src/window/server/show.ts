@@ -20,6 +20,8 @@ export interface ShowOptions {
   onOpen(link: () => string, isFar: boolean): void;
 }
 
+const closedText = 'the window was closed';
+
 /** Shows a finished run until `signal` aborts. Throws InputError where the folder is no run's. */
 export async function showRun({ folder, host, port, clock, signal, onOpen }: ShowOptions): Promise<void> {
   const recording = JSON.stringify(await readRecording(folder));
@@ -35,12 +37,13 @@ export async function showRun({ folder, host, port, clock, signal, onOpen }: Sho
       return createGuests({ files: readPageFiles(), door, viewers });
     },
     begin: ({ url, isFar }) => onOpen(() => `${url}/#${door?.mint()}`, isFar),
-    end: () => viewers.close('the window was closed'),
+    end() {},
   };
   const server = await serveAlone(guests, { host, port, clock, insecure: false });
   await new Promise<void>((resolve) => {
     signal.addEventListener('abort', () => resolve(), { once: true });
     if (signal.aborted) resolve();
   });
-  await server.close('the window was closed');
+  viewers.close(closedText);
+  await server.close(closedText);
 }

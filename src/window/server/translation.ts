@@ -60,7 +60,8 @@ export class Translation {
 
   #measured({ device, round, times }: Extract<RunEvent, { kind: 'trace' }>): readonly WindowEvent[] {
     const entry = this.#program?.devices.find((candidate) => candidate.device === device);
-    if (entry === undefined) return [];
+    // Of a stream a round's times are no picture of it: ticks overlap.
+    if (entry === undefined || entry.staleness !== undefined) return [];
     const spans: Span[] = [];
     for (const { instruction, startMs, endMs } of times) {
       const found = entry.instructions[instruction];
