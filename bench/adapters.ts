@@ -1,6 +1,6 @@
 // LoRA over three worker processes beside PEFT on one device: losses step by step, the workers' peaks of memory beside
 // the plan's prediction, tokens a second:
-//   npm run bench -- adapters [--models minilm,gpt2,smollm] [--python FILE] [--steps 50] [--limits 300,700,700]
+//   npm run bench -- adapters [--models minilm,gpt2,smollm] [--python FILE] [--steps 50] [--limits 230,450,450]
 //     [--batch 4] [--sequence 32] [--checkpoint DIR --texts FILE.csv] [--folder DIR] [--json]
 // `--limits`: MiB of each worker (--max-memory), by model. `--checkpoint`: weights for the first model, instead of
 // random ones; `--texts`: its data, a CSV with the columns text and label. Writes bench/results/.
@@ -20,7 +20,7 @@ import { table, writeResult } from './common/table.ts';
 const { values } = parseArgs({
   options: {
     models: { type: 'string', default: 'minilm,gpt2,smollm' },
-    limits: { type: 'string', default: '300,700,700' },
+    limits: { type: 'string', default: '230,450,450' },
     python: { type: 'string', default: process.env['PYTHON'] ?? 'python3' },
     steps: { type: 'string', default: '50' },
     batch: { type: 'string', default: '4' },

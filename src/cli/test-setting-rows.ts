@@ -3,9 +3,9 @@
 import { z } from 'zod';
 import { bestMetrics } from '../runtime/run/best-metric.ts';
 import type { TrainSettings } from '../runtime/run/settings.ts';
-import { type Setting, toggle, whole, wholeOrZero } from './setting-values.ts';
+import { numeric, type Setting, toggle, whole, wholeOrZero } from './setting-values.ts';
 
-type TestSetting = keyof Pick<TrainSettings, 'evalEvery' | 'keepBest' | 'patience' | 'tensorboard'>;
+type TestSetting = keyof Pick<TrainSettings, 'evalEvery' | 'ema' | 'keepBest' | 'patience' | 'tensorboard'>;
 
 /** The rows, by name. */
 export const testRows: Readonly<Record<TestSetting, Setting>> = {
@@ -13,6 +13,11 @@ export const testRows: Readonly<Record<TestSetting, Setting>> = {
     argument: 'N',
     description: 'updates between tests; 0 tests at the end only (default: one epoch, or more for at most 20 tests)',
     schema: wholeOrZero,
+  },
+  ema: {
+    argument: 'D',
+    description: 'test and keep the moving average of the weights, of which D stays in each update, such as 0.999',
+    schema: numeric(z.number().min(0, 'must be 0 to below 1').lt(1, 'must be 0 to below 1')),
   },
   keepBest: {
     argument: 'METRIC',

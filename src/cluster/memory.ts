@@ -22,8 +22,8 @@ export function processMiBOf(engine: string): number {
   return engine.startsWith('onnxruntime-web') ? webAssemblyProcessMiB : processMiB;
 }
 
-/** Copies of each weight that the optimizer keeps: 0 plain SGD, 1 momentum, 2 Adam. */
-export type OptimizerState = 0 | 1 | 2;
+/** Copies of each weight that the optimizer keeps: 0 plain SGD, 1 momentum, 2 Adam; one more for a moving average. */
+export type OptimizerState = 0 | 1 | 2 | 3;
 
 /** What eq. 3 needs to know of a stage. */
 export interface StageDemand {

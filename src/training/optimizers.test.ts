@@ -51,6 +51,9 @@ const fixture = JSON.parse(
   readFileSync(join(fixtureFolder('pytorch'), 'optimizers', 'trajectories.json'), 'utf8'),
 ) as Trajectories;
 
+/** Of the parameters' moving averages. */
+const averageDecay = 0.8;
+
 /** Runs one case and compares after every step; `tolerance` is relative, for elements below 0.1 relative to 0.1. */
 async function follow(
   engine: Engine,
@@ -59,7 +62,8 @@ async function follow(
   tolerance: number,
 ): Promise<void> {
   const parameters: Parameter[] = Object.entries(fixture.shapes).map(([name, shape]) => ({ name, shape, type }));
-  const optimizer = optimizerGraph(trajectory.kind, parameters, trajectory.options);
+  const optimizer = optimizerGraph(trajectory.kind, parameters, { ...trajectory.options, averageDecay });
+  const averages: Record<string, readonly number[]> = {};
   const executable = await engine.compile(optimizer.graph);
   const values: Record<string, Tensor> = {};
   for (const { name, shape } of parameters)
@@ -67,6 +71,11 @@ async function follow(
   for (const part of optimizer.state)
     values[part.name] = wrap(part.type, part.shape, allocate(part.type, elementCount(part.shape)));
   for (const [index, expected] of trajectory.steps.entries()) {
+    for (const [name, wanted] of Object.entries(expected))
+      averages[name] = wanted.map((value, element) => {
+        const old = averages[name]?.[element] ?? value; // the first is the parameter
+        return averageDecay * old + (1 - averageDecay) * value;
+      });
     const gradients: Record<string, Tensor> = {};
     for (const { name, shape } of parameters)
       gradients[gradientName(name)] = tensor(type, shape, fixture.gradients[index]?.[name] as readonly number[]);
@@ -87,9 +96,13 @@ async function follow(
     const results = await runGraph(engine, optimizer.graph, feeds);
     for (const { name } of [...parameters, ...optimizer.state])
       values[name] = results[optimizer.updatedName(name)] as Tensor;
-    for (const { name } of parameters) {
+    const checked = {
+      ...expected,
+      ...Object.fromEntries(Object.entries(averages).map(([k, v]) => [`${k}/average`, v])),
+    };
+    for (const name of Object.keys(checked)) {
       for (const [element, value] of toNumbers(values[name] as Tensor).entries()) {
-        const wanted = expected[name]?.[element] as number;
+        const wanted = checked[name]?.[element] as number;
         const isNear = Math.abs(value - wanted) <= tolerance * Math.max(0.1, Math.abs(wanted));
         assert.ok(isNear, `step ${index + 1}, ${name}[${element}]: ${value} instead of ${wanted}`);
       }

@@ -1,6 +1,7 @@
 // The optimizers' formulas: how one parameter and its state follow from a gradient, as torch.optim's SGD, Adam and
 // AdamW, and with a correction of staleness (staleness.ts). optimizers.ts makes graphs of them.
 
+import { defined } from '../assert.ts';
 import type { Emitter } from '../graph/emitter.ts';
 import { gradientName } from '../graph/gradient-name.ts';
 import { type Attributes, float, int } from '../graph/graph.ts';
@@ -24,6 +25,8 @@ export interface OptimizerOptions {
   readonly beta2?: number;
   /** adam, adamw. Default 1e-8. */
   readonly epsilon?: number;
+  /** d of the weights' moving average: a ← d a + (1 − d) θ after each update, and θ after the first. Default: none. */
+  readonly averageDecay?: number | undefined;
   /** Of an asynchronous pipeline's stage: what repairs the staleness of its gradients. Default: nothing. */
   readonly correction?: Correction | undefined;
 }
@@ -32,7 +35,7 @@ export interface OptimizerOptions {
 export interface OptimizerState {
   readonly name: string;
   readonly parameter: string;
-  readonly kind: 'momentum' | 'mean' | 'variance';
+  readonly kind: 'momentum' | 'mean' | 'variance' | 'average';
   readonly type: ElementType;
   readonly shape: readonly number[];
 }
@@ -57,6 +60,25 @@ interface Rule {
 
 /** The rule of an optimizer. */
 export function ruleOf(kind: OptimizerKind, options: OptimizerOptions): Rule {
+  const rule = plainRule(kind, options);
+  return options.averageDecay === undefined ? rule : averaged(rule, options.averageDecay);
+}
+
+/** As torch.optim.swa_utils.AveragedModel with get_ema_avg_fn: a ← a + s (θ − a), with s = 1 in the first update. */
+function averaged(rule: Rule, decay: number): Rule {
+  return {
+    ...rule,
+    state: [...rule.state, 'average'],
+    scalars: (settings) => ({ ...rule.scalars(settings), averageShare: settings.step === 1 ? 1 : 1 - decay }),
+    write(w) {
+      rule.write(w);
+      const old = w.state('average');
+      w.updateState('average', w.combine(w.scalar('averageShare'), w.write('Sub', [w.updated, old]), 1, old));
+    },
+  };
+}
+
+function plainRule(kind: OptimizerKind, options: OptimizerOptions): Rule {
   const isNesterov = options.correction?.kind === 'nesterov';
   if (kind === 'sgd') return isNesterov ? delayedSgd(options) : sgd(options);
   return isNesterov ? delayedAdam(options, kind === 'adamw') : adam(options, kind === 'adamw');
@@ -248,6 +270,7 @@ export class RuleWriter {
   readonly #type: ElementType;
   readonly #names: OutputNames;
   readonly #rows = new Map<string, string>();
+  #updated: string | undefined;
 
   constructor(
     emitter: Emitter,
@@ -295,7 +318,13 @@ export class RuleWriter {
     return this.write('Gemm', weight === 0 ? [factor, x] : [factor, x, y], { beta: float(weight) });
   }
 
+  /** The new parameter, as a row. */
+  get updated(): string {
+    return defined(this.#updated, 'an update');
+  }
+
   updateParameter(value: string): void {
+    this.#updated = value;
     this.#output(this.#names.updatedName(this.#name), value);
   }
 

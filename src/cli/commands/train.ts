@@ -36,6 +36,7 @@ const fixedOnResume = [
   'dropLast',
   'seed',
   'optimizer',
+  'ema',
   'loss',
   'output',
   'ignoreLabel',

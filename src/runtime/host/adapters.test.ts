@@ -22,6 +22,7 @@ import { delayedOracle } from '../../testing/delayed-oracle.ts';
 import { memoryRun } from '../../testing/label-cases.ts';
 import { difference, type MemoryRun, runAlone, runCluster } from '../../testing/memory-cluster.ts';
 import { gather } from '../../training/data/dataset.ts';
+import { averagedParameters } from '../protocol/run-state.ts';
 import { StreamParts } from '../run/delayed-streams.ts';
 import type { PreparedRun } from '../run/prepare.ts';
 import { loadModel } from './models.ts';
@@ -108,6 +109,19 @@ test('two batches of half the size are accumulated to the same updates', async (
   assert.deepEqual([settings.batch, settings.microBatch], [8, 4]);
   const { losses } = await runAlone({ ...memoryRun({ settings, ...run }), microBatchSize: 4, createEngine });
   assert.ok(furthest(losses, expected) < 1e-4, `off by ${furthest(losses, expected)}`);
+});
+
+test('moving averages are the same on one device and over three, and trail what is trained', async () => {
+  const run = await prepared('bert', { ema: '0.9', steps: '10' });
+  const plan = { schedule: '1f1b', cuts: [8], shares: [[1, 3], [4]], microBatchCount: 2 } as const;
+  const apart = await runCluster({ ...memoryRun(run, plan), createEngine });
+  const alone = await runAlone({ ...memoryRun(run), microBatchSize: 8, createEngine });
+  const [here, there] = [alone, apart].map(({ state }) => averagedParameters(state.parameter, state.optimizer));
+  assert.deepEqual(new Set(there?.keys()), run.model.onlyTrained);
+  for (const [name, value] of there ?? []) {
+    assert.ok(furthest(numbersOf(here?.get(name)), numbersOf(value)) < 1e-5, name);
+    assert.notDeepEqual(value, apart.state.parameter.get(name));
+  }
 });
 
 test('a new adapter changes nothing, and its A is within 1 / √inputs', async () => {

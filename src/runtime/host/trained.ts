@@ -10,6 +10,7 @@ import { parseInputShape } from '../../graph/onnx/input-shapes.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 import { loadLatestCheckpoint } from '../../storage/checkpoints.ts';
 import { nodeDisk } from '../../storage/node/disk.ts';
+import { averagedParameters } from '../protocol/run-state.ts';
 import type { LoadedModel } from '../run/loaded-model.ts';
 import { loadModel } from './models.ts';
 
@@ -41,7 +42,10 @@ export async function trainedRun(folder: string, onWarning: (warning: string) =>
   if (checkpoint === undefined)
     throw new InputError(`${folder} holds no whole checkpoint: the run was stopped before its first one.`);
   const loaded = await loadModel(model, seed, { ...head, inputShapes: inputShape.map(parseInputShape) });
-  const values = new Map([...checkpoint.parameters, ...checkpoint.buffers]);
+  const values = new Map([
+    ...averagedParameters(checkpoint.parameters, checkpoint.optimizerState),
+    ...checkpoint.buffers,
+  ]);
   return { model: loaded, settings, values, round: checkpoint.round };
 }
 

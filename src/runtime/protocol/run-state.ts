@@ -23,3 +23,11 @@ export function trainedParameters({ parameter }: RunState, frozen: readonly stri
 export function withFrozen(state: RunState, start: RunState): RunState {
   return { ...state, parameter: new Map([...start.parameter, ...state.parameter]) };
 }
+
+/** The parameters' moving averages, where the optimizer's state has any; else the parameters. */
+export function averagedParameters(
+  parameters: ReadonlyMap<string, Tensor>,
+  optimizerState: ReadonlyMap<string, Tensor>,
+): ReadonlyMap<string, Tensor> {
+  return new Map([...parameters].map(([name, value]) => [name, optimizerState.get(`${name}/average`) ?? value]));
+}

@@ -2,6 +2,7 @@
 // wherever they are read.
 
 import { z } from 'zod';
+import type { OptimizerState } from '../../cluster/memory.ts';
 import { type NoiseKind, noiseKinds } from '../../noise.ts';
 import { type LossKind, lossKinds } from '../../training/losses.ts';
 import type { Correction } from '../../training/staleness.ts';
@@ -15,6 +16,8 @@ export interface OptimizerSpec {
   readonly beta1: number;
   readonly beta2: number;
   readonly epsilon: number;
+  /** Of the weights' moving average. Absent: none is kept. */
+  readonly averageDecay?: number;
 }
 
 /** The settings of a run that every device must agree on. */
@@ -98,6 +101,7 @@ export const trainingSpecSchema: z.ZodType<TrainingSpec> = z.object({
     beta1: fraction,
     beta2: fraction,
     epsilon: z.number().positive(),
+    averageDecay: z.number().min(0).lt(1).exactOptional(),
   }),
   clipNorm: z.number().positive().nullable(),
   seed: z.number().int(),
@@ -117,8 +121,11 @@ export const trainingSpecSchema: z.ZodType<TrainingSpec> = z.object({
     .exactOptional(),
 });
 
-/** How many values the optimizer keeps for each weight (eq. 3's s): momentum 1, Adam 2. */
-export function optimizerStateCount(spec: Pick<TrainingSpec, 'optimizer'>): 0 | 1 | 2 {
-  if (spec.optimizer.kind !== 'sgd') return 2;
-  return spec.optimizer.momentum > 0 ? 1 : 0;
+/** Values that the optimizer keeps for each weight (eq. 3's s): momentum 1, Adam 2; a moving average is one more. */
+export function optimizerStateCount({
+  optimizer: { kind, momentum, averageDecay },
+}: Pick<TrainingSpec, 'optimizer'>): OptimizerState {
+  const average = averageDecay === undefined ? 0 : 1;
+  if (kind !== 'sgd') return average === 0 ? 2 : 3;
+  return momentum > 0 ? (average === 0 ? 1 : 2) : average;
 }

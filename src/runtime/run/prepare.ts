@@ -168,7 +168,10 @@ function trainingSpec(
     ...(restSize > 0 ? { restSize } : {}),
     loss: settings.loss,
     ...(hasIgnored ? { ignoresNegative: true } : {}),
-    optimizer: { kind, momentum, nesterov, weightDecay, beta1, beta2, epsilon },
+    optimizer: {
+      ...{ kind, momentum, nesterov, weightDecay, beta1, beta2, epsilon },
+      ...(settings.ema === undefined ? {} : { averageDecay: settings.ema }),
+    },
     clipNorm: settings.clipNorm ?? null,
     seed: settings.seed,
     frozen,

@@ -20,7 +20,7 @@ import { comparableMiB } from '../device/memory-need.ts';
 import type { Observer, RunEvent } from '../protocol/events.ts';
 import { NotFinite } from '../protocol/not-finite.ts';
 import { batchAt } from '../protocol/round-batch.ts';
-import { type RunState, trainedParameters, withFrozen } from '../protocol/run-state.ts';
+import { averagedParameters, type RunState, trainedParameters, withFrozen } from '../protocol/run-state.ts';
 import { BatchesAhead } from './batches-ahead.ts';
 import { type EngineFactory, type Evaluation, engineOf } from './evaluate.ts';
 import { explainNotFinite } from './first-not-finite.ts';
@@ -393,8 +393,8 @@ class TrainingSession {
 
   #trainedModel(): Uint8Array {
     const { model, train, settings, subject } = this.#prepared;
-    const { preparation, classNames } = train;
-    const values = [...trainedParameters(this.#state, subject.training.frozen), ...this.#state.buffer];
-    return model.write(new Map(values), useEntries({ loss: settings.loss, preparation, classNames }));
+    const values = new Map([...trainedParameters(this.#state, subject.training.frozen), ...this.#state.buffer]);
+    const entries = useEntries({ loss: settings.loss, preparation: train.preparation, classNames: train.classNames });
+    return model.write(averagedParameters(values, this.#state.optimizer), entries);
   }
 }

@@ -55,6 +55,8 @@ export interface TrainSettings extends DataSettings {
   readonly beta2: number;
   readonly epsilon: number;
   readonly clipNorm?: number;
+  /** The moving average of the weights is tested and kept: how much of it stays in each update. */
+  readonly ema?: number;
   readonly loss: LossKind;
   /** The model's output that the loss takes. Absent: its first. */
   readonly output?: string;

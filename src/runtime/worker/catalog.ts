@@ -19,7 +19,7 @@ interface Place {
 }
 
 /** Kinds of optimizer state that a parameter may have: Adam has two. */
-const maxOptimizerKinds = 2;
+const maxOptimizerKinds = 3;
 
 /** The layers and shapes of a model's state. */
 export class Catalog {

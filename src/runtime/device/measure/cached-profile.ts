@@ -56,6 +56,7 @@ function cacheKey(
     label.type,
     label.shape,
     ...(training.isInference === true ? ['inference'] : []),
+    ...(optimizer.averageDecay === undefined ? [] : ['average']),
     ...(forwardGradient === undefined ? [] : [forwardGradient.tangentCount]),
   ]);
 }
