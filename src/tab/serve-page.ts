@@ -33,7 +33,7 @@ export interface PageWorkerOptions {
   onJoined(name: string): void;
 }
 
-/** Joins and serves until the run ends. Rejects with InputError where the coordinator refuses, RunError if it is away. */
+/** Joins and serves until the run ends. Rejects with InputError where it is refused, RunError if nobody answers. */
 export async function servePage(options: PageWorkerOptions): Promise<WorkerEnd> {
   const { url, open, joinCode, engine, leave, clock = systemClock } = options;
   const hello = {
