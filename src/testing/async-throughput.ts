@@ -1,5 +1,5 @@
-// The picture of throughput in docs/async.md, of the tables of bench/results/2026-11-28-modes.md: how many times as fast
-// as the best synchronous plan streams are, for each of its rows. Written to its file by
+// The picture of throughput in docs/async.md, of the tables of bench/results/2026-11-28-modes.md: how many times as
+// fast as the best synchronous plan streams are, for each of its rows. Written to its file by
 //   node dist/testing/async-throughput.js
 
 import { readFileSync, writeFileSync } from 'node:fs';
