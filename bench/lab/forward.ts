@@ -1,6 +1,6 @@
 // Section forward: AsyncFGD's speed-ups (its Fig. 4 and App. I.2). K equal devices train MobileNetV2 by forward
-// gradients: one alone (FGD), the samples shared out (FGD-DP), a pipeline whose rounds follow each other (FGD-MP) and one
-// whose rounds overlap (AsyncFGD), beside backpropagation on one; each measured, and as the simulator predicts it.
+// gradients: one alone (FGD), the samples shared out (FGD-DP), a pipeline whose rounds follow each other (FGD-MP) and
+// one whose rounds overlap (AsyncFGD), beside backpropagation on one; each measured, and as the simulator predicts it.
 
 import type { Plan } from '../../dist/cluster/cluster.js';
 import { planTangentSteps, tangentMicroBatch } from '../../dist/planner/forward-gradient.js';

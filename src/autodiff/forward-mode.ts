@@ -167,7 +167,7 @@ function propagate(
   return starts;
 }
 
-/** All nodes, with the outputs' tangents under their final names; one that cannot be renamed is copied, an input not. */
+/** All nodes, with the outputs' tangents under their final names; one that cannot be renamed is copied. */
 function nameTangents(
   emitter: Emitter,
   { nodes, aliases, tangents }: Arranged & { readonly tangents: ReadonlyMap<string, string> },
