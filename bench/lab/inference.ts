@@ -34,7 +34,7 @@ const clusterOf = (name: string): Cluster => {
 };
 
 /** A run takes about so long by prediction, but answers at least `leastBatches` batches. */
-const leastBatches = 12;
+const leastBatches = 8;
 
 function samplesFor({ warmUpMs }: LabBench, { predicted, batchSize }: Plan): number {
   const batches = Math.ceil((predicted.samplesPerS * warmUpMs) / 1000 / batchSize);

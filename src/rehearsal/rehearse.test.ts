@@ -2,6 +2,7 @@
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { scenarioIn } from './modes.ts';
 import { rehearse } from './rehearse.ts';
 import { scenarioOf } from './scenario.ts';
 import { rehearseOnThreads, rehearseSeeds } from './seeds.ts';
@@ -30,6 +31,12 @@ test('60 seeds of requests: each is answered once, in order, with what the model
   assert.deepEqual(summary.failures, []);
   const wholeCount = summary.outcomes['the run is done after # rounds'] ?? 0;
   assert.ok(wholeCount > 50, `${wholeCount} runs have answered all`);
+});
+
+test('a device is drained when a layout has answered, and the end of its state is still on its way', async () => {
+  const { violations, outcome } = await rehearse(scenarioIn('infer', 2415));
+  assert.deepEqual(violations, []);
+  assert.equal(outcome, 'the run is done after 20 rounds');
 });
 
 test('the same seed is the same run, to the last event', async () => {

@@ -148,7 +148,9 @@ export class CoordinatorContext {
       checkpoint === undefined
         ? 'nothing was saved yet'
         : `the last checkpoint is after round ${checkpoint}; continue with --resume`;
-    const message = `Training ended: ${reason}; ${fix}.`;
+    const message = this.options.subject.training.isInference
+      ? `The run ended: ${reason}; what had not been answered is lost.`
+      : `Training ended: ${reason}; ${fix}.`;
     const error = notFiniteRound === undefined ? new RunError(message) : new NotFinite(notFiniteRound, message);
     this.#close(() => this.#reject(error));
   }

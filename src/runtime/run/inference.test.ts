@@ -37,7 +37,8 @@ const noLabels = tensor('int64', [0], []);
 function inferenceRun(net: TestNet, hand: HandPlan, window = 4, compression?: Compression): InferenceRun {
   const graph = inferenceMode(net.graph);
   const { batchSize } = handPlan(hand, 1);
-  const subject = subjectOf({ ...net, graph }, batchSize);
+  const plain = subjectOf({ ...net, graph }, batchSize);
+  const subject = { ...plain, training: { ...plain.training, isInference: true as const } };
   const layout = handPlan(hand, subject.sequence.layers.length);
   const plan = compression === undefined ? layout : { ...layout, compression };
   const every = compression?.exactEvery;
@@ -192,4 +193,17 @@ test('10,000 inputs come out in order, each once, while two devices are killed a
   const causes = cluster.events.flatMap((event) => (event.kind === 'recovered' ? [event.cause.slice(0, 11)] : []));
   assert.deepEqual(causes, ['b left in r', 'all devices', 'd left in r']);
   await cluster.workersEnd();
+});
+
+test('when nobody is left, what has not been answered fails with the reason', async () => {
+  const hand: HandPlan = { schedule: 'inference', cuts: [1], shares: [[4], [4]], microBatchCount: 1 };
+  const { run, rounds, inputs } = inferenceRun(wideNet(), hand);
+  const cluster = await startCluster(run);
+  const reason = /^The run ended: [ab] left .*; what had not been answered is lost\.$/;
+  cluster.coordinator.end.catch((error: Error) => rounds.fail(error));
+  await rounds.submit(inputs(0));
+  cluster.kill('a');
+  cluster.kill('b');
+  await assert.rejects(rounds.submit(inputs(1)), { message: reason });
+  await assert.rejects(cluster.coordinator.end, { message: reason });
 });

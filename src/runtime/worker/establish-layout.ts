@@ -140,7 +140,9 @@ async function ready(context: WorkerContext, layout: Layout): Promise<void> {
     const missing = layout.stage.missingState();
     if (missing.length > 0) throw new ProtocolError(`Nobody sent a value for ${missing.slice(0, 3).join(', ')}.`);
     if (layout.stage.finish !== undefined) await context.guard(layout.stage.finish());
-    layout.begin(context.session.arrivals?.complete);
+    // Where nothing is trained, rounds wait for no optimizer state, and may commit before that is known to be none.
+    const { isInference = false } = context.modelFor('deploy').training;
+    layout.begin(isInference ? undefined : context.session.arrivals?.complete);
   }
   await context.guard(context.options.engine.settled());
 }
