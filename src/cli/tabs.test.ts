@@ -61,6 +61,7 @@ function visitor(isPhone: boolean): void {
   const battery = isPhone ? { level: 0.12, charging: false } : { level: 1, charging: true };
   Object.assign(navigator, { getBattery: async () => battery });
   Object.defineProperty(navigator, 'connection', { value: { saveData: isPhone } });
+  Object.defineProperty(navigator, 'hardwareConcurrency', { value: isPhone ? 4 : 2 });
 }
 
 const lossesOf = (run: RunningCommand): number[] => run.events('round').map(({ loss }) => Number(loss));
@@ -165,7 +166,7 @@ test('a phone joins over TLS where it trusts the certificate, and nowhere else',
   t.after(() => context.close());
   const phone = await joinByTab(await context.newPage(), run, 'phone', looksRight);
   const { engine } = await run.event('joined');
-  assert.match(String(engine), /^onnxruntime-web .* wasm/);
+  assert.match(String(engine), /^onnxruntime-web .* wasm \(2 threads\)$/);
   await t.test('a phone that sleeps is given up, and comes back by itself', async () => {
     const pages = processesWith(profile, '--type=renderer');
     assert.ok(pages.length > 0);
