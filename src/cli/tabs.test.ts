@@ -61,6 +61,7 @@ function visitor(isPhone: boolean): void {
   const battery = isPhone ? { level: 0.12, charging: false } : { level: 1, charging: true };
   Object.assign(navigator, { getBattery: async () => battery });
   Object.defineProperty(navigator, 'connection', { value: { saveData: isPhone } });
+  Object.defineProperty(navigator, 'hardwareConcurrency', { value: isPhone ? 4 : 2 });
 }
 
 const lossesOf = (run: RunningCommand): number[] => run.events('round').map(({ loss }) => Number(loss));
@@ -99,8 +100,9 @@ test('two tabs and a worker train as one device does, also when a tab is closed 
   const [losses, expected] = [lossesOf(run), lossesOf(alone)];
   assert.equal(expected.length, stepCount);
   assert.equal(losses.length, stepCount, 'each round has one loss');
-  for (const [index, loss] of losses.entries())
-    assert.ok(Math.abs(loss - (expected[index] as number)) < 1e-4, `round ${index}: ${loss}, not ${expected[index]}`);
+  const apart = Math.max(...losses.map((loss, index) => Math.abs(loss - (expected[index] as number))));
+  t.diagnostic(`losses are at most ${apart} apart`);
+  assert.ok(apart < 1e-5, `losses are ${apart} apart`);
   await first?.getByText('Ended: the run is done').waitFor();
   assert.deepEqual(complaints, []);
 });
@@ -165,7 +167,7 @@ test('a phone joins over TLS where it trusts the certificate, and nowhere else',
   t.after(() => context.close());
   const phone = await joinByTab(await context.newPage(), run, 'phone', looksRight);
   const { engine } = await run.event('joined');
-  assert.match(String(engine), /^onnxruntime-web .* wasm/);
+  assert.match(String(engine), /^onnxruntime-web .* wasm \(2 threads\)$/);
   await t.test('a phone that sleeps is given up, and comes back by itself', async () => {
     const pages = processesWith(profile, '--type=renderer');
     assert.ok(pages.length > 0);

@@ -21,6 +21,7 @@ const leastBattery = 0.2;
 /** Memory of WebAssembly, at most, in MiB; and of a device that does not say what it has. */
 const [mostMemoryMiB, unknownMemoryMiB] = [3072, 2048] as const;
 const leaveMs = 15_000;
+const mostThreads = 4;
 
 const element = <E extends HTMLElement>(id: string): E => document.getElementById(id) as E;
 const [form, code, name] = [
@@ -125,6 +126,11 @@ function ended(text: string): void {
   show(text);
 }
 
+/** Threads share memory, which only isolated pages may; half of the cores are left to the device's other work. */
+function threadCount(): number {
+  return crossOriginIsolated ? Math.min(mostThreads, Math.max(1, navigator.hardwareConcurrency >> 1)) : 1;
+}
+
 async function join(): Promise<void> {
   form.hidden = true;
   compute = new Worker('/compute.js', { type: 'module' });
@@ -133,7 +139,7 @@ async function join(): Promise<void> {
   const message: ToCompute = {
     ...{ kind: 'join', joinCode: code.value, name: name.value.trim(), facts: await facts() },
     url: `${location.protocol === 'https:' ? 'wss' : 'ws'}://${location.host}/device`,
-    threadCount: 1,
+    threadCount: threadCount(),
   };
   compute.postMessage(message);
   await keepAwake();
