@@ -35,7 +35,7 @@ const models = {
     ends: [36, 51, 54],
   },
   'mobilenet-v2, 224 pixels': {
-    flags: ['--model', 'mobilenet-v2:classes=10', '--data', 'synthetic:3,224,224'],
+    flags: ['--model', 'mobilenet-v2:classes=10', '--data', 'synthetic:3x224x224:10:64'],
     batch: 8,
     ends: [12, 30, 54],
   },
@@ -134,15 +134,19 @@ const title = ({ model, schedule, microBatchCount, isReplicated = false, more = 
 
 const limitMiB = ({ predictedMiB }: Worker): number => 1.1 * predictedMiB + 30;
 
+const listed = (workers: readonly Worker[], value: (worker: Worker) => number): string =>
+  workers.map((worker) => value(worker).toFixed(0)).join(', ');
+
 const results = cases
   .filter((one) => title(one).includes(flags.only))
   .map((one) => {
     const workers = measured(one).toSorted((a, b) => (a.device < b.device ? -1 : 1));
-    console.error(title(one));
-    return { title: title(one), workers, isWithin: workers.every((each) => each.measuredMiB <= limitMiB(each)) };
+    const isWithin = workers.length === 3 && workers.every((each) => each.measuredMiB <= limitMiB(each));
+    console.error(
+      `${title(one)}: ${listed(workers, ({ measuredMiB }) => measuredMiB)} MiB${isWithin ? '' : ', TOO MUCH'}`,
+    );
+    return { title: title(one), workers, isWithin };
   });
-const listed = (workers: readonly Worker[], value: (worker: Worker) => number): string =>
-  workers.map((worker) => value(worker).toFixed(0)).join(', ');
 if (flags.json) console.log(JSON.stringify(results));
 else {
   const rows = results.map(({ title: name, workers, isWithin }) => [
@@ -154,4 +158,4 @@ else {
   ]);
   console.log(table(['run', 'measured', 'predicted', 'limit', 'within'], rows));
 }
-if (results.some(({ isWithin, workers }) => !isWithin || workers.length < 3)) process.exitCode = 1;
+if (results.some(({ isWithin }) => !isWithin)) process.exitCode = 1;
