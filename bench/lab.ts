@@ -3,8 +3,8 @@
 //   npm run bench:lab -- [--json] [--section forms,links,…] [--only WORD] [--rounds N] [--warm-up SECONDS] [-o FILE]
 //     [--priority normal] [--python FILE] [--caches FOLDER] [--skip-single] [--profile-each] [--plot FILE]
 //
-//   --section  forms,links (the default), table4, memory, together, peers, recovery, slowed, async, ftpipehd, infer,
-//              pipeedge, bits:
+//   --section  forms,links (the default), table4, memory, together, peers, recovery, slowed, async, ftpipehd, forward,
+//              infer, pipeedge, bits:
 //     forms    plans of different form in the environments A, C and D (an hour, half of it for a batch of 2000)
 //     links    a link that is the bottleneck; an AllReduce and its ideal time
 //     table4   the lab's versions of the paper's Table 4: `best`, data parallelism, a straight pipeline (1.5 hours)
@@ -14,6 +14,7 @@
 //     recovery each device lost in turn: time until training goes on, and its speed then; what copies cost
 //     slowed   a link, and a device, that become slow in training: when that is noticed, and the speed then
 //     async    plans whose rounds overlap beside the best others, in A, C and D (two hours)
+//     forward  forward gradients on 2, 3 and 4 equal devices: AsyncFGD over FGD (an hour)
 //     ftpipehd two equal devices and a slow one: FTPipeHD's re-partition, and a kill (its Table III; ten minutes)
 //     infer    four equal devices beside one for DeiT-Small and ViT-Base, and ten plans beside what they predict
 //     pipeedge the clusters of PipeEdge's Table IV with a quarter of their devices: `best`, `pipeedge`, `even`
@@ -32,6 +33,7 @@ import { join } from 'node:path';
 import { parseArgs } from 'node:util';
 import { asynchronous } from './lab/async.ts';
 import { forms } from './lab/forms.ts';
+import { forwardGradients } from './lab/forward.ts';
 import { ftpipehd } from './lab/ftpipehd.ts';
 import type { Found, LabBench, Section } from './lab/group.ts';
 import { bits, infer, pipeedge } from './lab/inference.ts';
@@ -72,6 +74,7 @@ const sections: Readonly<Record<string, Section>> = {
   slowed,
   async: asynchronous,
   ftpipehd,
+  forward: forwardGradients,
   infer,
   pipeedge,
   bits,
@@ -114,6 +117,7 @@ const results: Record<Found['key'], object[]> = {
   recovery: [],
   slowed: [],
   ftpipehd: [],
+  forward: [],
   inference: [],
 };
 const tables: string[] = [];

@@ -37,7 +37,16 @@ export interface LabBench {
 
 /** What a section found: its results under a key of the JSON, and its tables as Markdown. */
 export interface Found {
-  readonly key: 'cases' | 'memory' | 'together' | 'peers' | 'recovery' | 'slowed' | 'ftpipehd' | 'inference';
+  readonly key:
+    | 'cases'
+    | 'memory'
+    | 'together'
+    | 'peers'
+    | 'recovery'
+    | 'slowed'
+    | 'ftpipehd'
+    | 'forward'
+    | 'inference';
   readonly results: readonly object[];
   readonly tables: readonly string[];
 }
@@ -66,13 +75,16 @@ export interface Group {
   readonly count: number;
 }
 
-/** Clusters that the paper does not have, by the cores of their devices a, b, c. */
+/** Clusters that the paper does not have, by the cores of their devices a, b, c, d. */
 const ownClusters: Readonly<Record<string, readonly number[]>> = {
   pair: [0.6, 0.6],
   tight: [0.6, 0.6],
   mixed: [1, 0.35, 0.35],
   laptops: [0.8, 0.8, 0.12],
   tenth: [0.8, 0.8, 0.08],
+  twins: [0.4, 0.4],
+  triplets: [0.4, 0.4, 0.4],
+  quadruplets: [0.4, 0.4, 0.4, 0.4],
 };
 
 /** An environment of the paper with another bandwidth between all, or one of `ownClusters`. */
@@ -80,7 +92,7 @@ function environment([letter, bandwidthMbps, memoryMiB = 2048]: Group['environme
   const links = { default: { bandwidthMbps } };
   const own = ownClusters[letter];
   if (own !== undefined) {
-    const names = ['a', 'b', 'c'];
+    const names = ['a', 'b', 'c', 'd'];
     return { devices: own.map((cores, index) => ({ name: names[index] ?? '', memoryMiB, cores })), links };
   }
   const file = new URL(`../../clusters/asteroid-${letter.toLowerCase()}.yaml`, import.meta.url);

@@ -159,6 +159,28 @@ test('fine-tuning: the published classifier becomes better on handwriting, and t
   await session.release();
 });
 
+test('long sequences: what backpropagation has no memory for is trained by forward gradients', {
+  timeout,
+}, async () => {
+  const folder = temporaryFolder();
+  const make = join(repository, 'examples', 'long-sequences', 'make.mjs');
+  const made = spawnSync(process.execPath, [make, '.', '64', '64'], { cwd: folder, encoding: 'utf8' });
+  assert.equal(made.status, 0, made.stderr);
+  const unrolled = await args('long-sequences', 'train --model unrolled.onnx');
+  const refused = await runCommand([...unrolled, '--json'], { cwd: folder });
+  assert.equal(refused.code, 2, refused.stderr);
+  assert.match(refused.stderr, /device "worker-1" has 20 MiB and lacks \d+ MiB/);
+  const small = { '--batch': '2048', '--epochs': '1', '--tangents': '2' };
+  const end = await runCommand([...changed(await args('long-sequences', 'train --model cell.onnx'), small), '--json'], {
+    cwd: folder,
+  });
+  assert.equal(end.code, 0, end.stderr);
+  assert.equal(events(end.stdout).filter(({ event }) => event === 'round').length, 2);
+  const tested = await runCommand([...(await args('long-sequences', 'eval')), '--json'], { cwd: folder });
+  assert.equal(tested.code, 0, tested.stderr);
+  assert.equal(events(tested.stdout).at(-1)?.['sampleCount'], 64 * 64);
+});
+
 test('continuous learning: three devices that are each too small teach a trained model new pictures', {
   timeout,
 }, async () => {

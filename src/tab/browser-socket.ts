@@ -3,7 +3,7 @@
 // browser.
 
 import { type Clock, systemClock } from '../clock.ts';
-import { ProtocolError, RunError } from '../errors.ts';
+import { InputError, ProtocolError, RunError } from '../errors.ts';
 import type { ByteChannel } from '../transport/byte-channel.ts';
 import { encodeHandshake, type Hello, parseAnswer, type Welcome } from '../transport/handshake.ts';
 import type { Link, LinkEnd } from '../transport/link.ts';
@@ -45,17 +45,20 @@ export interface Dialled {
   readonly welcome: Welcome;
 }
 
-/** Dials the coordinator and says hello. Rejects with RunError where it does not answer, or refuses. */
+/**
+ * Dials the coordinator and says hello. Rejects with InputError where it refuses, and with RunError where it does not
+ * answer, or may take the same hello later.
+ */
 export function dial(open: OpenSocket, url: string, hello: Hello, clock: Clock = systemClock): Promise<Dialled> {
   return new Promise((resolve, reject) => {
     const raw = open(url);
     raw.binaryType = 'arraybuffer';
     const socket = new HeardSocket(raw);
-    const fail = (reason: string): void => {
+    const fail = (reason: string, isPassing = true): void => {
       cancel();
       socket.listen(undefined);
       raw.close();
-      reject(new RunError(reason));
+      reject(isPassing ? new RunError(reason) : new InputError(reason));
     };
     const cancel = clock.after(answerMs, () => fail(`the run did not answer within ${answerMs / 1000} s`));
     raw.onopen = () => raw.send(encodeHandshake(hello));
@@ -64,7 +67,7 @@ export function dial(open: OpenSocket, url: string, hello: Hello, clock: Clock =
       message(data) {
         try {
           const answer = parseAnswer(typeof data === 'string' ? new TextEncoder().encode(data) : data);
-          if (answer.kind === 'refused') return fail(answer.reason);
+          if (answer.kind === 'refused') return fail(answer.reason, answer.retry);
           cancel();
           socket.listen(undefined);
           resolve({ socket, welcome: answer });

@@ -2,7 +2,7 @@
 // over the coordinator, to which both ends have a socket each, and are sealed with the run's secret.
 
 import type { Clock } from '../clock.ts';
-import { ProtocolError, RunError } from '../errors.ts';
+import { InputError, RunError } from '../errors.ts';
 import type { PeerAddress } from '../runtime/protocol/messages.ts';
 import { type PeerNetwork, pageUrl } from '../runtime/worker/peers.ts';
 import { protocolVersion } from '../transport/handshake.ts';
@@ -29,7 +29,9 @@ export function createPageNetwork(options: PageNetworkOptions): PeerNetwork {
   let isClosed = false;
   const meet = async (peer: PeerAddress, wish: Readonly<Record<string, string>>): Promise<Link> => {
     const hello = { protocol: protocolVersion, purpose: 'relay', name, credential, facts: wish } as const;
-    const { socket } = await dial(open, url, hello, clock);
+    const { socket } = await dial(open, url, hello, clock).catch((error: unknown) => {
+      throw error instanceof InputError ? new RunError(error.message) : error;
+    });
     const channel = socketChannel(socket, clock);
     const link = await sealLink(channel, { name, peer: peer.name, isInitiator: 'to' in wish, secret, clock });
     if (!isClosed) return link;
@@ -42,7 +44,7 @@ export function createPageNetwork(options: PageNetworkOptions): PeerNetwork {
     called(peer, ticket) {
       meet(peer, { ticket }).then(options.onLink, (error: unknown) => {
         // Whoever waits gives up by itself.
-        if (!(error instanceof RunError || error instanceof ProtocolError)) throw error;
+        if (!(error instanceof RunError)) throw error;
       });
     },
     async close() {

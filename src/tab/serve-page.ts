@@ -4,7 +4,7 @@
 import { type Clock, systemClock } from '../clock.ts';
 import { bytesInMiB } from '../cluster/memory.ts';
 import type { Engine } from '../engine/engine.ts';
-import { ProtocolError } from '../errors.ts';
+import { InputError } from '../errors.ts';
 import { comparableMiB } from '../runtime/device/memory-need.ts';
 import type { DeviceFacts } from '../runtime/protocol/device-facts.ts';
 import type { WorkerEnd } from '../runtime/worker/options.ts';
@@ -33,7 +33,7 @@ export interface PageWorkerOptions {
   onJoined(name: string): void;
 }
 
-/** Joins and serves until the run ends. Rejects with RunError where the coordinator refuses, or is not there. */
+/** Joins and serves until the run ends. Rejects with InputError where it is refused, RunError if nobody answers. */
 export async function servePage(options: PageWorkerOptions): Promise<WorkerEnd> {
   const { url, open, joinCode, engine, leave, clock = systemClock } = options;
   const hello = {
@@ -46,7 +46,7 @@ export async function servePage(options: PageWorkerOptions): Promise<WorkerEnd> 
   const dialled = await dial(open, url, hello, clock);
   const { name, facts } = dialled.welcome;
   const relaySecret = facts?.['relaySecret'];
-  if (typeof relaySecret !== 'string') throw new ProtocolError('the run is of another version: reload the page');
+  if (typeof relaySecret !== 'string') throw new InputError('the run is of another version: reload the page');
   options.onJoined(name);
   return runWorker({
     ...{ name, clock, engine, leave },

@@ -328,6 +328,15 @@ test('only the thread that computes may compile, and the page for devices may st
   assert.match(await policyOf('/join'), /script-src 'self';.*worker-src 'self';/);
   assert.doesNotMatch(await policyOf('/join'), /unsafe/);
   assert.match(await policyOf('/compute.js'), /default-src 'none'; script-src 'self' 'wasm-unsafe-eval';/);
-  const { statusCode, headers } = await fetchFile(plain, '/ort.wasm');
-  assert.deepEqual([statusCode, headers['content-type']], [200, 'application/wasm']);
+});
+
+test('the engine is compressed, and loaded once', async () => {
+  const url = `${plain.origin}/ort.wasm`;
+  const first = await fetch(url);
+  assert.deepEqual([first.status, first.headers.get('content-encoding')], [200, 'gzip']);
+  assert.equal(first.headers.get('content-type'), 'application/wasm');
+  assert.ok(Number(first.headers.get('content-length')) < 5 * 2 ** 20, 'less than 5 MiB travel');
+  assert.equal((await first.arrayBuffer()).byteLength > 10 * 2 ** 20, true);
+  const again = await fetch(url, { headers: { 'if-none-match': String(first.headers.get('etag')) } });
+  assert.equal(again.status, 304);
 });

@@ -61,6 +61,8 @@ export interface OpenedCheckout extends BuiltCheckout {
   readonly config: unknown;
   /** By parameter or buffer: its name in the files; new ones are not in it. */
   readonly fileNames: ReadonlyMap<string, string>;
+  /** PyTorch's counts of the batches that normalizations have seen: nobody here reads them. */
+  readonly batchCounts: ReadonlyMap<string, Tensor>;
   /** Parameters that the files do not have in this shape: they are new. */
   readonly newNames: readonly string[];
 }
@@ -84,7 +86,8 @@ export function openCheckoutModel({ folder, options }: CheckoutSpec, seed: numbe
     else throw unfit(folder, name, value, drawn.shape);
   }
   const graph: Graph = { ...built.graph, initializers };
-  return { ...built, graph, folder, config, fileNames, newNames };
+  const batchCounts = new Map([...tensors].filter(([name]) => name.endsWith('.num_batches_tracked')));
+  return { ...built, graph, folder, config, fileNames, batchCounts, newNames };
 }
 
 /** With or without the prefix of the net without a head; norms of old files have "gamma" and "beta". */

@@ -12,7 +12,7 @@ import { inferenceMode } from '../../graph/onnx/modes.ts';
 import { numberToHalf } from '../../graph/operators/numbers.ts';
 import { instantiate } from '../../graph/static.ts';
 import { elementCount, type Tensor, toNumbers } from '../../graph/tensor.ts';
-import { openSafetensors } from '../../storage/node/checkouts/checkout-files.ts';
+import { openCheckout, openSafetensors } from '../../storage/node/checkouts/checkout-files.ts';
 import { loadDataset } from '../../storage/node/datasets.ts';
 import { gather } from '../../training/data/dataset.ts';
 import { writeSafetensors } from '../../training/safetensors.ts';
@@ -40,6 +40,10 @@ function written(files: ExportedFiles): string {
   return folder;
 }
 
+function weightNames(folder: string): readonly string[] {
+  return [...openCheckout(folder).tensors.keys()].sort();
+}
+
 function outputs({ graph }: ReturnType<typeof openCheckoutModel>, inputs: ReadonlyMap<string, Tensor>): number[] {
   const batch = [...inputs.values()][0]?.shape[0] ?? 0;
   return toNumbers([...evaluateGraph(instantiate(inferenceMode(graph), batch).graph, inputs).values()][0] as Tensor);
@@ -60,6 +64,8 @@ for (const name of ['llama3', 'qwen2', 'resnet', 'deit-teacher'])
     const sequence = inputs.get('input_ids')?.shape[1];
     const sized = openCheckoutModel({ folder: again.folder, options: sequence === undefined ? {} : { sequence } }, 1);
     assertNear(outputs(sized, inputs), toNumbers(logits as Tensor), 2e-5);
+    const [given, found] = [join(checkouts, name), again.folder].map((folder) => weightNames(folder));
+    assert.deepEqual(found, given, 'the names in the files are the same');
   });
 
 test('adapters are merged: the outputs are those of PEFT', async () => {

@@ -25,11 +25,11 @@ export function asSafetensors({ model, values, settings }: TrainedRun): Exported
     const tensors = new Map(names.map((name) => [name, tensorOf(name)]));
     return new Map([['model.safetensors', writeSafetensors(tensors, format)]]);
   }
-  const { config, fileNames, prefix, newNames, graph: own } = openCheckoutModel(spec, settings.seed);
+  const { config, fileNames, prefix, newNames, batchCounts, graph: own } = openCheckoutModel(spec, settings.seed);
   const isBare = newNames.length > 0 && ![...fileNames.values()].some((name) => name.startsWith(prefix));
   // a head needs the whole names: without the prefix transformers would not find what is beside it
   const nameOf = (name: string): string => (isBare ? name : (fileNames.get(name) ?? name));
-  const tensors = new Map(names.map((name) => [nameOf(name), tensorOf(name)]));
+  const tensors = new Map([...names.map((name) => [nameOf(name), tensorOf(name)] as const), ...batchCounts]);
   const outputs = own.outputs[0]?.shape.at(-1);
   const fields = { ...(config as object), ...headFields(config, typeof outputs === 'number' ? outputs : undefined) };
   return new Map([

@@ -118,3 +118,18 @@ test('training here leaves the state that it began with untouched', { timeout },
   await runAlone(run);
   assert.deepEqual(run.subject.state, before);
 });
+
+test('a stream of forward gradients that pauses at a checkpoint goes on with the very same bits, in groups too', {
+  timeout,
+}, async () => {
+  const forwardGradient = { tangentCount: 2, kind: 'gaussian', scales: {}, roundsPerEpoch: 2 } as const;
+  const training: Partial<TrainingSpec> = { optimizer: { ...sgd, kind: 'adam' }, forwardGradient };
+  for (const plan of [straight, hybrid]) {
+    const run = (from?: RunState): MemoryRun => {
+      const found = runOf(transformerNet(), { ...plan, schedule: 'forward-gradient' }, training, from);
+      return { ...found, plan: { ...defined(found.plan, 'a plan'), tangentCount: 2 } };
+    };
+    const whole = await runCluster(run());
+    checkGoesOn(whole, await runCluster(run(defined(whole.checkpoints.get(3), 'the checkpoint'))), 0);
+  }
+});

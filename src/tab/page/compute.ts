@@ -3,6 +3,7 @@
 import * as ort from 'onnxruntime-web/wasm';
 import type { OnnxRuntime } from '../../engine/onnxruntime-module.ts';
 import { createOnnxRuntimeWebEngine } from '../../engine/onnxruntime-web.ts';
+import { RunError } from '../../errors.ts';
 import { servePage } from '../serve-page.ts';
 import { yielding } from '../yielding.ts';
 import type { FromCompute, ToCompute } from './messages.ts';
@@ -42,19 +43,20 @@ async function join({ threadCount, ...options }: Extract<ToCompute, { readonly k
       busyMs = nowMs;
     }, reportEveryMs);
     try {
-      const { clean, reason } = await servePage({
+      const { clean, lost, reason } = await servePage({
         ...options,
         engine,
         leave: leaving.signal,
         open: (url) => new WebSocket(url),
         onJoined: (name) => tell({ kind: 'joined', name, engine: engine.name }),
       });
-      tell({ kind: 'ended', isClean: clean, reason });
+      tell({ kind: 'ended', isClean: clean, isLost: lost === true, reason });
     } finally {
       clearInterval(timer);
       await engine.close();
     }
   } catch (error) {
-    tell({ kind: 'ended', isClean: false, reason: error instanceof Error ? error.message : String(error) });
+    const reason = error instanceof Error ? error.message : String(error);
+    tell({ kind: 'ended', isClean: false, isLost: error instanceof RunError, reason });
   }
 }

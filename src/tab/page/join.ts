@@ -21,6 +21,7 @@ const leastBattery = 0.2;
 /** Memory of WebAssembly, at most, in MiB; and of a device that does not say what it has. */
 const [mostMemoryMiB, unknownMemoryMiB] = [3072, 2048] as const;
 const leaveMs = 15_000;
+const mostThreads = 4;
 
 const element = <E extends HTMLElement>(id: string): E => document.getElementById(id) as E;
 const [form, code, name] = [
@@ -37,6 +38,11 @@ const [anyway, warning, state, leave] = [
 const more = navigator as Navigator & MoreNavigator;
 
 let compute: Worker | undefined;
+let hasJoined = false;
+/** How often to try again when the connection was lost, each time after a longer pause. */
+const [mostTries, againMs] = [20, 1000] as const;
+let triesLeft: number = mostTries;
+let again: ReturnType<typeof setTimeout> | undefined;
 let wakeLock: WakeLockSentinel | undefined;
 /** What the thread said last; the text under the form follows it. */
 let last = '';
@@ -51,7 +57,7 @@ async function objections(): Promise<string[]> {
   if (power !== undefined && !power.charging && power.level < leastBattery)
     found.push(`The battery is at ${Math.round(power.level * 100)} %: plug the device in first.`);
   else if (power !== undefined && !power.charging) found.push('The device runs on its battery.');
-  if (more.connection?.saveData === true) found.push('The browser saves data, and this takes 14 MB and more.');
+  if (more.connection?.saveData === true) found.push('The browser saves data, and this takes 4 MB and more.');
   return found;
 }
 
@@ -85,6 +91,8 @@ function heard(message: FromCompute): void {
       return show('Joining…');
     case 'joined':
       leave.hidden = false;
+      hasJoined = true;
+      triesLeft = mostTries;
       return show(`Joined as ${message.name}.`);
     case 'busy': {
       const joined = /^Joined as .*?\./.exec(last)?.[0];
@@ -93,17 +101,34 @@ function heard(message: FromCompute): void {
         : show(`${joined} It computes ${Math.round(message.share * 100)} % of the time.`);
     }
     case 'ended':
+      if (message.isLost && hasJoined) return lost(message.reason);
       return ended(`${message.isClean ? 'Ended' : 'Could not go on'}: ${message.reason}`);
   }
 }
 
+/** The connection is gone, after the page was away, say: joins again, as another device. */
+function lost(reason: string): void {
+  compute?.terminate();
+  if (triesLeft === 0) return ended(`Could not go on: ${reason}`);
+  show(`The connection was lost (${reason}). Trying again…`);
+  again = setTimeout(() => void join(), againMs * (mostTries - triesLeft + 1));
+  triesLeft--;
+}
+
 function ended(text: string): void {
+  clearTimeout(again);
+  hasJoined = false;
   compute?.terminate();
   compute = undefined;
   void wakeLock?.release();
   form.hidden = false;
   leave.hidden = true;
   show(text);
+}
+
+/** Threads share memory, which only isolated pages may; half of the cores are left to the device's other work. */
+function threadCount(): number {
+  return crossOriginIsolated ? Math.min(mostThreads, Math.max(1, navigator.hardwareConcurrency >> 1)) : 1;
 }
 
 async function join(): Promise<void> {
@@ -114,7 +139,7 @@ async function join(): Promise<void> {
   const message: ToCompute = {
     ...{ kind: 'join', joinCode: code.value, name: name.value.trim(), facts: await facts() },
     url: `${location.protocol === 'https:' ? 'wss' : 'ws'}://${location.host}/device`,
-    threadCount: 1,
+    threadCount: threadCount(),
   };
   compute.postMessage(message);
   await keepAwake();

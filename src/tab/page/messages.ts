@@ -20,4 +20,5 @@ export type FromCompute =
   | { readonly kind: 'joined'; readonly name: string; readonly engine: string }
   /** Of the last second, how much was spent computing. */
   | { readonly kind: 'busy'; readonly share: number }
-  | { readonly kind: 'ended'; readonly isClean: boolean; readonly reason: string };
+  /** `isLost`: the connection was lost, or could not be had: trying again may help. */
+  | { readonly kind: 'ended'; readonly isClean: boolean; readonly isLost: boolean; readonly reason: string };

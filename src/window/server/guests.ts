@@ -8,7 +8,7 @@ import { WebSocketServer } from 'ws';
 import type { Guests } from '../../transport/node/websocket-server.ts';
 import { maxCommandBytes } from '../messages.ts';
 import type { Refusal, Shown, WindowDoor } from './door.ts';
-import type { PageFile } from './page-files.ts';
+import type { FileBytes, PageFile } from './page-files.ts';
 import type { Viewers } from './viewers.ts';
 
 export interface WindowGuestsOptions {
@@ -107,15 +107,23 @@ async function serveFile(
     return send(response, 405, 'text/plain', 'GET only\n', { allow: 'GET, HEAD' });
   const file = files.get(request.url ?? '');
   if (file === undefined) return send(response, 404, 'text/plain', 'there is nothing here\n');
-  let bytes: Uint8Array;
+  let bytes: FileBytes;
   try {
     bytes = await file.read();
   } catch (error) {
     return send(response, 503, 'text/plain', `${error instanceof Error ? error.message : 'it cannot be read'}\n`);
   }
-  if (file.isLarge) onLarge();
-  const body = request.method === 'HEAD' ? undefined : bytes;
-  send(response, 200, file.type, body, policy(file, shown, request));
+  const { plain, large } = bytes;
+  const headers = policy(file, shown, request);
+  const body = (chosen: Uint8Array): Uint8Array | undefined => (request.method === 'HEAD' ? undefined : chosen);
+  if (large === undefined) return send(response, 200, file.type, body(plain), headers);
+  // It is asked for again each time, and sent only where it is another.
+  Object.assign(headers, { 'cache-control': 'private, no-cache', etag: large.tag, vary: 'accept-encoding' });
+  if (request.headers['if-none-match'] === large.tag) return send(response, 304, undefined, undefined, headers);
+  onLarge();
+  const isPacked = /\bgzip\b/.test(String(request.headers['accept-encoding'] ?? ''));
+  if (isPacked) headers['content-encoding'] = 'gzip';
+  send(response, 200, file.type, body(isPacked ? large.gzip : plain), headers);
 }
 
 /**

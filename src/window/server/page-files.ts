@@ -1,10 +1,13 @@
 // The files of the pages, as tools/bundle.mjs made them, and of the engine that browsers compute with: a fixed table.
 // What is asked for is looked up in it, and never is a path.
 
+import { createHash } from 'node:crypto';
 import { readFileSync } from 'node:fs';
 import { readFile } from 'node:fs/promises';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
+import { promisify } from 'node:util';
+import { gzip } from 'node:zlib';
 import { RunError } from '../../errors.ts';
 
 /**
@@ -16,10 +19,19 @@ export type FilePolicy = 'look' | 'join' | 'compute';
 export interface PageFile {
   readonly type: string;
   readonly policy: FilePolicy;
-  /** Megabytes, which may take longer than other files. */
-  readonly isLarge: boolean;
   /** Rejects with RunError where the file is not there. */
-  read(): Promise<Uint8Array>;
+  read(): Promise<FileBytes>;
+}
+
+/** What a file holds. */
+export interface FileBytes {
+  readonly plain: Uint8Array;
+  /** Of megabytes, which may take longer than other files, and which browsers keep. */
+  readonly large?: {
+    readonly gzip: Uint8Array;
+    /** Another one for other bytes. */
+    readonly tag: string;
+  };
 }
 
 const [html, script, style] = ['text/html', 'text/javascript', 'text/css'].map((type) => `${type}; charset=utf-8`);
@@ -45,16 +57,16 @@ const engine: Readonly<Record<string, readonly [name: string, type: string | und
 /** By the path of a request. Throws RunError where the package was not built. */
 export function readPageFiles(): ReadonlyMap<string, PageFile> {
   const own = Object.entries(built).map(([path, [name, type = '', policy]]): [string, PageFile] => {
-    const bytes = readBuilt(name);
-    return [path, { type, policy, isLarge: false, read: async () => bytes }];
+    const plain = readBuilt(name);
+    return [path, { type, policy, read: async () => ({ plain }) }];
   });
   const packaged = Object.entries(engine).map(([path, [name, type = '']]): [string, PageFile] => {
-    let bytes: Promise<Uint8Array> | undefined;
-    const read = (): Promise<Uint8Array> => {
+    let bytes: Promise<FileBytes> | undefined;
+    const read = (): Promise<FileBytes> => {
       bytes ??= readPackaged(name);
       return bytes;
     };
-    return [path, { type, policy: 'compute', isLarge: true, read }];
+    return [path, { type, policy: 'compute', read }];
   });
   return new Map([...own, ...packaged]);
 }
@@ -67,10 +79,13 @@ function readBuilt(name: string): Uint8Array {
   }
 }
 
-async function readPackaged(name: string): Promise<Uint8Array> {
+/** Read and compressed when the first browser asks for it. */
+async function readPackaged(name: string): Promise<FileBytes> {
   try {
     const folder = dirname(createRequire(import.meta.url).resolve('onnxruntime-web'));
-    return await readFile(join(folder, name));
+    const plain = await readFile(join(folder, name));
+    const tag = `"${createHash('sha256').update(plain).digest('base64url')}"`;
+    return { plain, large: { gzip: await promisify(gzip)(plain), tag } };
   } catch (error) {
     throw new RunError(
       `The engine for browsers is not there (${(error as NodeJS.ErrnoException).code}): npm install onnxruntime-web.`,
