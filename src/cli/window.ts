@@ -85,5 +85,7 @@ export function tellLink(output: Output, { link, deviceLink, isFar }: OpenedWind
   if (hasCodes) terminal.print(renderUnicodeCompact(link(), { border: 2 }));
   if (deviceLink === undefined) return;
   terminal.section('Join', `a phone, or any browser, as a device: ${terminal.colors.bold(deviceLink)}`);
+  if (isFar && deviceLink.startsWith('https:'))
+    terminal.section('Join', 'its browser warns of the certificate unless it trusts it: docs/security.md says how');
   if (hasCodes) terminal.print(renderUnicodeCompact(deviceLink, { border: 2 }));
 }
