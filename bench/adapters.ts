@@ -1,9 +1,10 @@
 // LoRA over three worker processes beside PEFT on one device: losses step by step, the workers' peaks of memory beside
 // the plan's prediction, tokens a second:
 //   npm run bench -- adapters [--models minilm,gpt2,smollm] [--python FILE] [--steps 50] [--limits 230,450,450]
-//     [--batch 4] [--sequence 32] [--checkpoint DIR --texts FILE.csv] [--folder DIR] [--json]
+//     [--batch 4] [--sequence 32] [--checkpoint DIR --texts FILE.csv] [--no-copies] [--folder DIR] [--json]
 // `--limits`: MiB of each worker (--max-memory), by model. `--checkpoint`: weights for the first model, instead of
-// random ones; `--texts`: its data, a CSV with the columns text and label. Writes bench/results/.
+// random ones; `--texts`: its data, a CSV with the columns text and label. `--no-copies`: no stage is copied to another
+// device (--replicate-every 0). Writes bench/results/.
 
 import { spawnSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -28,6 +29,7 @@ const { values } = parseArgs({
     threads: { type: 'string', default: '2' },
     checkpoint: { type: 'string' },
     texts: { type: 'string' },
+    'no-copies': { type: 'boolean', default: false },
     folder: { type: 'string', default: tmpdir() },
     json: { type: 'boolean', default: false },
   },
@@ -112,7 +114,8 @@ async function train(folder: string, { theirs, limitMiB, data = 'npz:data.npz' }
   const sizes = ['--batch', `${batch}`, '--steps', `${steps}`, '--no-shuffle', '--seed', '0', '--out', 'run', '--json'];
   const rule = ['--optimizer', 'adamw', '--lr', `${learningRate}`, '--weight-decay', '0.01', '--eval-every', '0'];
   const place = ['--workers', '0', '--remote', '3', '--port', `${port}`, '--code-file', 'code', '--insecure'];
-  const coordinator = startAsteroid(folder, ['train', ...model, ...length, ...sizes, ...rule, ...place]);
+  const copies = values['no-copies'] ? ['--replicate-every', '0'] : [];
+  const coordinator = startAsteroid(folder, ['train', ...model, ...length, ...sizes, ...rule, ...place, ...copies]);
   await listening(folder, coordinator);
   const names = ['a', 'b', 'c'];
   const devices = names.map((name) =>

@@ -16,7 +16,9 @@ interface Answer {
 
 test('a frozen worker: requests are answered without it, and it comes back', { timeout }, async (context) => {
   const args = ['serve', '--model', 'digits', '--planner', 'unmeasured', '--listen', '127.0.0.1:0', '--json'];
-  const server = startCommand([...args, '--workers', '0', '--remote', '3'], { cwd });
+  // Rounds of one size: a device that has to compile for another is given much longer.
+  const patience = ['--batch', '1', '--micro-batch', '1', '--timeout', '90'];
+  const server = startCommand([...args, ...patience, '--workers', '0', '--remote', '3'], { cwd });
   const all: RunningCommand[] = [server];
   context.after(() => {
     for (const { process: child } of all) child.kill('SIGKILL');

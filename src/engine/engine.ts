@@ -60,6 +60,8 @@ export interface Translation {
   readonly weightFolder?: string | undefined;
   /** Whether the engine's own optimizations find something in it. */
   readonly isOptimizable: boolean;
+  /** See Graph. */
+  readonly keepsMemory: boolean;
   /** Whether a run can write the outputs into buffers that it is given. */
   readonly writesInPlace: boolean;
 }

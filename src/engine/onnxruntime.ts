@@ -97,6 +97,7 @@ export async function createOnnxRuntimeEngine(runtime: OnnxRuntime, options: Onn
     const kernelOf = async (intraOpNumThreads: number): Promise<Kernel> => {
       const session = await createSession(runtime, translation.model, {
         ...sessionOptions,
+        ...(translation.keepsMemory && provider === 'cpu' ? { enableCpuMemArena: true, enableMemPattern: true } : {}),
         intraOpNumThreads,
         graphOptimizationLevel,
         ...(translation.weightFolder === undefined ? {} : readingFrom(translation.weightFolder, sessionOptions)),

@@ -25,6 +25,7 @@ export function translateGraph(graph: Graph, { blockSize, writesInPlace, readsFi
     model: exportPrepared(prepared, { signal: isInPlace ? signalName : undefined, leavesPlaced: readsFiles }),
     weightFolder: readsFiles ? weightFolderOf(prepared.graph) : undefined,
     isOptimizable: prepared.isOptimizable,
+    keepsMemory: graph.keepsMemory ?? false,
     writesInPlace: isInPlace,
   };
 }

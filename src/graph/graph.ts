@@ -70,6 +70,8 @@ export interface Graph {
    * numbers, and only this batch size can be instantiated.
    */
   readonly fixedBatch?: number;
+  /** To an engine: memory that runs need may stay between them, because it runs again and again. Default false. */
+  readonly keepsMemory?: boolean;
   /** How batch normalizations average a batch's variance in. Default: 'population', as ONNX says. */
   readonly runningVariance?: RunningVariance;
   /** States that one step of a sequence hands to the next. Absent: none; its outputs depend on its inputs alone. */

@@ -15,6 +15,8 @@ export interface InferenceOptions {
   readonly layers: readonly [first: number, end: number];
   /** Samples that the layers run with. */
   readonly sampleCount: number;
+  /** See Graph. */
+  readonly keepsMemory?: boolean;
   /** What the outputs are compared with; absent: they are not. */
   readonly test?: InferenceTest;
 }
@@ -43,9 +45,10 @@ const noNotes: PassNotes = {
 };
 
 /** Designs `forward` and, on the last stage of a test, `loss`. */
-export function designInference({ sequence, layers, sampleCount, test }: InferenceOptions): StageDesign {
+export function designInference(options: InferenceOptions): StageDesign {
+  const { sequence, layers, sampleCount, test, keepsMemory = false } = options;
   const { graph } = extractStage(sequence, layers[0], layers[1], sampleCount);
-  const forward = { ...graph, parameters: [], buffers: [] };
+  const forward = { ...graph, parameters: [], buffers: [], keepsMemory };
   if (test === undefined || layers[1] !== sequence.layers.length) return { pass: noNotes, graphs: { forward } };
   const output = defined(graph.outputs[0], 'the output');
   const logits = { type: output.type, shape: [test.sampleCount, ...(output.shape.slice(1) as number[])] };

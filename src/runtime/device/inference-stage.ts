@@ -151,7 +151,9 @@ export class InferenceStage implements StagePort {
 
   async #translated(sampleCount: number): Promise<Executable> {
     const { sequence, layers } = this.#options;
-    const { graphs } = design(this.#engine, { kind: 'infer', sequence, layers, sampleCount });
+    // Without room for more than its weights, a device gives back what a run needed.
+    const keepsMemory = this.#file === undefined;
+    const { graphs } = design(this.#engine, { kind: 'infer', sequence, layers, sampleCount, keepsMemory });
     const forward = defined(graphs.forward, 'the forward pass');
     const initializers = new Map(forward.initializers);
     for (const [name, { value }] of this.#entries) if (initializers.has(name)) initializers.set(name, value);

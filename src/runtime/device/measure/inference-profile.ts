@@ -66,7 +66,7 @@ async function timePart(
   [first, end]: Range,
   sampleCount: number,
 ): Promise<number> {
-  const { graphs } = designInference({ sequence, layers: [first, end], sampleCount });
+  const { graphs } = designInference({ sequence, layers: [first, end], sampleCount, keepsMemory: true });
   const executable = await engine.compile(defined(graphs.forward, 'the forward pass'));
   const inputs = cutBefore(sequence, first);
   const feeds = Object.fromEntries(
