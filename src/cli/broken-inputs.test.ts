@@ -312,7 +312,7 @@ const cases: readonly Case[] = [
     args: `train --model ../other-config ${checkout}`,
     says:
       '../other-config/config.json is of the model_type "mamba", which is not built in (there are: bert, ' +
-      'distilbert, roberta, vit, deit, gpt2, llama, qwen2); export it to ONNX.',
+      'distilbert, roberta, vit, deit, resnet, mobilenet_v2, efficientnet, gpt2, llama, qwen2); export it to ONNX.',
   },
   {
     name: 'a config.json without a width',
