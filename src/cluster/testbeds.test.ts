@@ -15,15 +15,17 @@ function folderAbove(name: string, below: string = import.meta.dirname): string 
 
 const folder = folderAbove('clusters');
 const names = readdirSync(folder).sort();
+/** Those of the papers; the others are of the lab. */
+const papers = names.filter((name) => name !== 'four-equal.yaml');
 const read = (name: string) => parseCluster(readFileSync(join(folder, name), 'utf8'), name);
 
 test('the papers’ testbeds are there, and every device has a kind with a performance model', () => {
-  assert.deepEqual(names, [
+  assert.deepEqual(papers, [
     ...['a', 'b', 'c', 'd'].map((letter) => `asteroid-${letter}.yaml`),
     'ftpipehd.yaml',
     ...[1, 2, 3, 4, 5, 6].map((number) => `pipeedge-${number}.yaml`),
   ]);
-  for (const name of names)
+  for (const name of papers)
     for (const device of read(name).devices)
       assert.ok(kindModel(device.kind ?? '') !== undefined, `${name}: ${device.name}`);
 });

@@ -1,6 +1,6 @@
 // Runs the compiled tests with node's own runner: `npm test`, or `npm test -- graph planner/cost` for the files whose
-// path contains one of the words. Node 20's --test takes no globs, so the files are found here. The exit code is the
-// runner's.
+// path contains one of the words; `npm run test:long` for those that take minutes. Node 20's --test takes no globs, so
+// the files are found here. The exit code is the runner's.
 
 import { spawnSync } from 'node:child_process';
 import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
@@ -15,22 +15,29 @@ const concurrency = 3;
 /** Files whose tests measure what processes of their own take or get, with both cores: one at a time. */
 const alone = /\/(?:cli\/quickstart|lab\/\w+)\.test\.js$/;
 
+/** Files that take minutes: clusters of processes that are killed, browsers, the examples. */
+const long = /\.long\.test\.js$/;
+
 /**
- * The compiled test files below `folder` whose path contains one of `words`, or all. A file whose source is gone is
+ * The compiled test files below `folder` whose path contains one of `words`; without words, those that take minutes, or
+ * all others. A file whose source is gone is
  * left out: a stale build.
  */
-function testFiles(folder: string, words: readonly string[]): string[] {
+function testFiles(folder: string, words: readonly string[], isLong: boolean): string[] {
   const sources = join(folder, '..', 'src');
   return readdirSync(folder, { recursive: true, encoding: 'utf8' })
     .filter((path) => path.endsWith('.test.js'))
     .filter((path) => !existsSync(sources) || existsSync(join(sources, path.replace(/\.js$/, '.ts'))))
-    .filter((path) => words.length === 0 || words.some((word) => path.split(sep).join('/').includes(word)))
+    .filter((path) =>
+      words.length === 0 ? long.test(path) === isLong : words.some((word) => path.split(sep).join('/').includes(word)),
+    )
     .sort()
     .map((path) => join(folder, path));
 }
 
-const words = process.argv.slice(2);
-const files = testFiles(join(import.meta.dirname, '..'), words);
+const given = process.argv.slice(2);
+const words = given.filter((word) => word !== '--long');
+const files = testFiles(join(import.meta.dirname, '..'), words, given.includes('--long'));
 if (files.length === 0) {
   console.error(
     words.length === 0
