@@ -20,7 +20,7 @@
 //     pipeedge the clusters of PipeEdge's Table IV with a quarter of their devices: `best`, `pipeedge`, `even`
 //     bits     PipeEdge's Fig. 6: links from 120 to 5 Mbps, the bits of activations chosen while it runs
 //              (of these three, --only names the model or cluster; a run takes as long as --warm-up says)
-//   --only     cases whose name contains the word; forms, links, table4 and async take several words, all of which count
+//   --only     cases whose name contains the word; sections forms, links, table4 and async take several words
 //   --rounds   measured rounds of each case at most; --warm-up: how long before them (120)
 //   --caches   a folder in which measured profiles stay for the next call
 //   --skip-single leaves out the best single device of each group; speed-ups over it are null

@@ -28,12 +28,12 @@ const groups: readonly CaseGroup[] = (['A', 'C', 'D'] as const).flatMap((letter)
 );
 
 /**
- * Each asynchronous plan over the best synchronous one of its lab: as the plans say, and as the simulator says when the
- * first rounds have checked the profile.
+ * Each asynchronous plan over the best synchronous one of its lab: measured, as the plans say, and as the simulator
+ * says when rounds have corrected the profile: every other one, by which the rest is predicted (cases.ts).
  */
 function ratios(cases: readonly CaseResult[]): string {
   return table(
-    ['cluster', 'form', 'measured', 'predicted', 'difference', 'after the warm-up', 'difference'],
+    ['cluster', 'form', 'measured', 'as planned', 'difference', 'as corrected', 'difference'],
     cases.flatMap((one) => {
       const sync = cases.find(({ cluster, form }) => cluster === one.cluster && form === syncForm);
       if (sync === undefined || !one.form.startsWith('async')) return [];
@@ -43,8 +43,8 @@ function ratios(cases: readonly CaseResult[]): string {
         `${(100 * (measured / predicted - 1)).toFixed(1)} %`,
       ];
       const planned = beside(sync.predictedRoundMs / one.predictedRoundMs);
-      const settled = beside(sync.settledRoundMs / one.settledRoundMs);
-      return [[one.cluster, one.form, `${measured.toFixed(2)}x`, ...planned, ...settled]];
+      const corrected = beside(sync.correctedRoundMs / one.correctedRoundMs);
+      return [[one.cluster, one.form, `${measured.toFixed(2)}x`, ...planned, ...corrected]];
     }),
   );
 }

@@ -200,9 +200,10 @@ function corrections({ layout, ready, run }: MeasuredCase) {
 function caseResult(one: MeasuredCase): CaseResult {
   const { group, form, layout, ready, run } = one;
   const { devices, roundMs: predictedMs } = ready.predict(layout);
-  // Rounds that overlap end in bursts: what counts is how many end in a time.
+  // Rounds that overlap end in bursts: what counts is how many end in a time. The last one's end waits for no other.
   const { isStream } = scheduleOf(layout.schedule);
-  const measuredMs = isStream ? sum(run.roundMs) / run.roundMs.length : median(run.roundMs);
+  const steady = run.roundMs.slice(0, -1);
+  const measuredMs = isStream ? sum(steady) / steady.length : median(run.roundMs);
   const names = layout.stages.flatMap(({ devices: own }) => own);
   const { correctedMs, checkedMs, settledMs, workFactors } = corrections(one);
   const busiest = run.links.toSorted((a, b) => b.use - a.use)[0];
