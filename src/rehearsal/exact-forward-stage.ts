@@ -6,9 +6,9 @@ import { defined } from '../assert.ts';
 import { type CutTensor, cutBefore, cutBytes } from '../graph/layers.ts';
 import type { Tensor } from '../graph/tensor.ts';
 import { Residuals } from '../runtime/device/codec.ts';
+import { ForwardOnly } from '../runtime/device/forward-only.ts';
 import type { MicroBatchId } from '../runtime/device/pieces.ts';
-import type { RoundTotals } from '../runtime/device/round-sums.ts';
-import type { OwnGradients, RoundStage, StagePort } from '../runtime/device/stage.ts';
+import type { RoundStage, StagePort } from '../runtime/device/stage.ts';
 import type { StageOptions } from '../runtime/device/stage-graphs.ts';
 import type { EntryOptions, StateEntry } from '../runtime/device/stage-state.ts';
 import { layerRules, rowLength, sampleIdAt, stateNames } from './exact-model.ts';
@@ -16,7 +16,7 @@ import { rowsOf, valuesOf, wrongRows } from './exact-rows.ts';
 import type { StageWorld } from './exact-world.ts';
 
 /** A stage of exact layers that only infers. */
-export class ExactForwardStage implements StagePort {
+export class ExactForwardStage extends ForwardOnly implements StagePort {
   readonly inputs: readonly CutTensor[];
   readonly outputs: readonly CutTensor[];
   readonly label: CutTensor;
@@ -33,6 +33,7 @@ export class ExactForwardStage implements StagePort {
 
   /** `seed`: of the samples. */
   constructor(options: StageOptions, world: StageWorld, seed: number) {
+    super();
     const { sequence, layers } = options;
     this.inputs = cutBefore(sequence, layers[0]);
     this.outputs = cutBefore(sequence, layers[1]);
@@ -138,36 +139,4 @@ export class ExactForwardStage implements StagePort {
   beginRound(round: number): void {
     this.#versions.add(round);
   }
-
-  finishRound(): Promise<RoundTotals> {
-    return neverTrains();
-  }
-
-  update(): void {
-    neverTrains();
-  }
-
-  backward(): Promise<readonly Tensor[]> {
-    return neverTrains();
-  }
-
-  backwardInput(): Promise<readonly Tensor[]> {
-    return neverTrains();
-  }
-
-  backwardWeight(): void {
-    neverTrains();
-  }
-
-  takeGradients(): Promise<OwnGradients> {
-    return neverTrains();
-  }
-
-  putGradients(): void {
-    neverTrains();
-  }
-}
-
-function neverTrains(): never {
-  throw new Error('a stage that infers is asked to train');
 }

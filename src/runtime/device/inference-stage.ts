@@ -9,10 +9,10 @@ import { type CutTensor, cutBefore, cutBytes } from '../../graph/layers.ts';
 import { byteLength, type Tensor } from '../../graph/tensor.ts';
 import { Residuals } from './codec.ts';
 import { design } from './designers.ts';
+import { ForwardOnly } from './forward-only.ts';
 import type { MicroBatchId } from './pieces.ts';
-import type { RoundTotals } from './round-sums.ts';
 import { ownCopy } from './samples.ts';
-import type { OwnGradients, RestShare, RoundStage, StagePort } from './stage.ts';
+import type { RestShare, RoundStage, StagePort } from './stage.ts';
 import type { StageOptions } from './stage-graphs.ts';
 import type { EntryOptions, StateEntry } from './stage-state.ts';
 import type { WeightFile, WeightKeeping } from './weight-files.ts';
@@ -20,7 +20,7 @@ import type { WeightFile, WeightKeeping } from './weight-files.ts';
 /** Numbers of samples for which a stage stays compiled: each has the weights packed for itself. */
 const compiledLimit = 4;
 
-export class InferenceStage implements StagePort {
+export class InferenceStage extends ForwardOnly implements StagePort {
   readonly inputs: readonly CutTensor[];
   readonly outputs: readonly CutTensor[];
   readonly label: CutTensor;
@@ -42,6 +42,7 @@ export class InferenceStage implements StagePort {
 
   /** `keeping`: absent: weights stay in memory. */
   constructor(engine: Engine, options: StageOptions, keeping?: WeightKeeping) {
+    super();
     const { sequence, layers } = options;
     const own = sequence.layers.slice(...layers);
     this.inputs = cutBefore(sequence, layers[0]);
@@ -197,36 +198,4 @@ export class InferenceStage implements StagePort {
   beginRound(round: number): void {
     this.#versions.add(round);
   }
-
-  finishRound(): Promise<RoundTotals> {
-    return neverTrains();
-  }
-
-  update(): void {
-    neverTrains();
-  }
-
-  backward(): Promise<readonly Tensor[]> {
-    return neverTrains();
-  }
-
-  backwardInput(): Promise<readonly Tensor[]> {
-    return neverTrains();
-  }
-
-  backwardWeight(): void {
-    neverTrains();
-  }
-
-  takeGradients(): Promise<OwnGradients> {
-    return neverTrains();
-  }
-
-  putGradients(): void {
-    neverTrains();
-  }
-}
-
-function neverTrains(): never {
-  throw new Error('a stage that infers is asked to train');
 }
