@@ -23,10 +23,15 @@ interface Row {
   readonly plan: string;
   readonly measured: number;
   readonly predicted: number;
+  /** The least and the most that a device of the plan used of its quota. */
+  readonly quotaUsed?: readonly [number, number];
 }
 
-/** A plan to measure, and its name in the table. */
-type Wanted = readonly [name: string, planner: string, microBatch: number];
+/** A plan to measure, and its name in the table; without a micro-batch's size the planner chooses it. */
+type Wanted = readonly [name: string, planner: string, microBatch?: number];
+
+/** Samples of a round whose micro-batches the planner chooses. */
+const freeBatch = 32;
 
 const clusterOf = (name: string): Cluster => {
   const file = new URL(`../../clusters/${name}.yaml`, import.meta.url);
@@ -53,16 +58,27 @@ async function measure(
   const rows: Row[] = [];
   const seen = new Set<string>();
   for (const [title, planner, microBatchSize] of wanted) {
-    const batchSize = 4 * microBatchSize;
-    const plan = planInference({ profile, cluster, planner, objective: 'throughput', batchSize, microBatchSize });
+    const sizes =
+      microBatchSize === undefined ? { batchSize: freeBatch } : { batchSize: 4 * microBatchSize, microBatchSize };
+    const plan = planInference({ profile, cluster, planner, objective: 'throughput', ...sizes });
     if (seen.has(formOf(plan))) continue;
     seen.add(formOf(plan));
-    const { samplesPerS } = await inferIn(bed, model, samplesFor(bench, plan), planFlags(bed, plan));
+    const run = await inferIn(bed, model, samplesFor(bench, plan), planFlags(bed, plan));
+    const { samplesPerS } = run;
     const row = { plan: formOf(plan), measured: samplesPerS, predicted: plan.predicted.samplesPerS };
-    rows.push({ ...row, cluster: name, model, name: title });
+    rows.push({ ...row, ...quotaUsed(bed, plan, run), cluster: name, model, name: title });
     bench.log(`  ${name} ${model} ${title}: ${samplesPerS.toFixed(3)}/s, predicted ${row.predicted.toFixed(3)}`);
   }
   return rows;
+}
+
+function quotaUsed(bed: Testbed, { stages }: Plan, { coresUsed }: InferRun): Pick<Row, 'quotaUsed'> {
+  if (coresUsed === undefined) return {};
+  const names = stages.flatMap(({ devices }) => devices);
+  const shares = bed.lab.layout.devices
+    .filter(({ name }) => names.includes(name))
+    .map(({ name, cores }) => (coresUsed[name] ?? Number.NaN) / cores);
+  return { quotaUsed: [Math.min(...shares), Math.max(...shares)] };
 }
 
 async function inLab<T>(
@@ -81,6 +97,7 @@ async function inLab<T>(
 }
 
 const rowColumns = ['cluster', 'model', 'plan by', 'plan', 'samples/s', 'predicted', 'difference', 'x one device'];
+const quotaColumn = 'of quotas, least and most';
 
 function rowsTable(rows: readonly Row[]): string {
   // The fastest micro-batch of one device.
@@ -91,11 +108,12 @@ function rowsTable(rows: readonly Row[]): string {
         .map(({ measured }) => measured),
     );
   return table(
-    rowColumns,
+    [...rowColumns, quotaColumn],
     rows.map((row) => [
       ...[row.cluster, row.model, row.name, row.plan, row.measured.toFixed(3), row.predicted.toFixed(3)],
       percent(row.measured / row.predicted - 1),
       (row.measured / oneOf(row)).toFixed(2),
+      row.quotaUsed?.map((share) => percent(share)).join(', ') ?? '',
     ]),
   );
 }
@@ -106,10 +124,11 @@ function differences(rows: readonly Row[]): string {
   return `${rows.length} plans: the median differs by ${middle}, the worst by ${worst}.`;
 }
 
-/** More than ten plans of the first model, of different forms and micro-batches; of the others the first three. */
+/** More than ten plans of the first model, of different forms and micro-batches; of the others the first four. */
 const manyPlans: readonly Wanted[] = [
   ['single', 'single', 2],
   ['best', 'best', 2],
+  ['best, its micro-batch', 'best'],
   ['even', 'even', 2],
   ['replicas', 'dp', 4],
   ['replicas', 'dp', 8],
@@ -126,7 +145,7 @@ export async function infer(bench: LabBench): Promise<Found> {
   );
   const rows: Row[] = [];
   for (const [index, model] of models.entries()) {
-    const wanted = index === 0 ? manyPlans : manyPlans.slice(0, 3);
+    const wanted = index === 0 ? manyPlans : manyPlans.slice(0, 4);
     const one = { cluster: 'four-equal', model, wanted };
     rows.push(...(await inLab(bench, 'equal', clusterOf('four-equal'), (bed) => measure(bench, bed, one))));
   }
