@@ -4,7 +4,7 @@
 //
 // predict: passes read, in place of version v, what the weights will be s updates later if the smoothed gradient stays
 // as it is, ŵ = w − s·η·u: SpecTrain (Chen et al. 2018, arXiv 1809.02839) with u = v, the velocity of momentum; XPipe
-// (Guan et al. 2019, arXiv 1911.04610) with Adam's u = m̂ / (√v̂ + ε), here with AdamW's decay besides. Changes: both
+// (Guan et al. 2019, arXiv 1911.04610) with Adam's u = m̂ / (√v̂ + ε), here with AdamW's decay besides; Lion's u is its sign. Changes: both
 // passes of a round read one prediction (SpecTrain predicts anew for the backward pass), as weight stashing asks; it is
 // made when the version is, with that update's learning rate; the version that a stream begins with is read as it is.
 //
@@ -47,6 +47,11 @@ export function checkCorrection(
   kind: StalenessCorrection,
   optimizer: { readonly kind: string; readonly momentum: number },
 ): void {
+  if (kind === 'nesterov' && optimizer.kind === 'lion')
+    throw new InputError(
+      '--staleness-correction nesterov takes a gradient into a step whole, and --optimizer lion its sign alone: give ' +
+        'predict or none.',
+    );
   if (kind === 'none' || optimizer.kind !== 'sgd' || optimizer.momentum > 0) return;
   throw new InputError(
     `--staleness-correction ${kind} goes by the optimizer's momentum, and SGD without momentum has none: give ` +
