@@ -177,7 +177,7 @@ test('with enough memory the engine has the stage before it is needed, and compi
     assert.equal(compileCount > before, readyCount === 0);
     // And what it takes for a round of fewer samples.
     const usualCount = compileCount;
-    await partOf({ program: device, stage }, whole, sampleCount);
+    await partOf({ program: device, stage }, whole, { sampleCount });
     assert.equal(compileCount > usualCount, readyCount === 0);
     assert.equal(store.kept.size, 2);
     stage.dispose();

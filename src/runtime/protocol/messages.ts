@@ -74,6 +74,8 @@ export interface ModelMessage {
   readonly labelType: 'int64' | 'int32' | 'uint8' | 'float32';
   /** The secret by which this run's workers know each other. */
   readonly peerToken: string;
+  /** Numbers of tokens of shorter samples, whose graphs follow the model's. Absent: there are none. */
+  readonly lengths?: readonly number[];
 }
 
 const tensorSpecs = z.array(z.object({ name, shape: z.array(count).max(8) })).max(100_000);
@@ -109,6 +111,8 @@ export interface ToWorker {
     readonly sampleCount?: number;
     /** What sums of losses and gradients are multiplied by (round-batch.ts). Absent: 1. */
     readonly factor?: number;
+    /** Tokens of its samples, one of the model's `lengths`. Absent: as many as the model takes. */
+    readonly length?: number;
   };
   /** Where rounds overlap: this round begins, if ever, when all before it have committed. */
   readonly flush: { readonly round: number };
@@ -139,6 +143,7 @@ const toWorker: Schemas<ToWorker> = {
     layerNames: z.array(name),
     labelShape: z.array(count).max(8),
     labelType: z.enum(['int64', 'int32', 'uint8', 'float32']),
+    lengths: z.array(size).max(16).exactOptional(),
     peerToken: z.string().min(16).max(200),
   }),
   connect: z.object({ peers: peerAddresses }),
@@ -162,6 +167,7 @@ const toWorker: Schemas<ToWorker> = {
     replicate: z.boolean(),
     sampleCount: size.exactOptional(),
     factor: z.number().min(0).exactOptional(),
+    length: size.exactOptional(),
   }),
   flush: z.object({ round: count }),
   commit: z.object({ round: count, gradientScale: z.number().min(0) }),
