@@ -257,7 +257,7 @@ test('the layers’ times add up to those of real stages', async () => {
   assert.equal(engine.valueCount, 0);
 });
 
-test('on a slow device only parts are measured, at the first and the last batch size; others are on the line', async () => {
+test('on a slow device only parts are measured, at the first and the last size; others are on the line', async () => {
   const [slow, fast] = [createFakeEngine(), createFakeEngine()];
   const batchSizes = [1, 2, 5, 10];
   const sequence = chainOfLinears(150);
