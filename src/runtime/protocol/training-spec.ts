@@ -122,7 +122,7 @@ export const trainingSpecSchema: z.ZodType<TrainingSpec> = z.object({
     .exactOptional(),
 });
 
-/** Values that the optimizer keeps for each weight (eq. 3's s): momentum and Lion 1, Adam 2; a moving average is one more. */
+/** Values that the optimizer keeps for each weight (eq. 3's s): momentum, Lion 1, Adam 2; a moving average one more. */
 export function optimizerStateCount({
   optimizer: { kind, momentum, averageDecay },
 }: Pick<TrainingSpec, 'optimizer'>): OptimizerState {

@@ -42,7 +42,7 @@ test('batches are of samples of like length, in a random order, and what fills n
   assert.equal(order.at(-1), 0);
 });
 
-test('an epoch has every sample once; rounds are padded to their longest sample, and the last to the longest of all', () => {
+test('an epoch has every sample once; rounds are padded to their longest sample, the last to the longest', () => {
   const random = createRandom(3);
   const tokens = Uint32Array.from({ length: 103 }, () => 1 + random.integer(32));
   const lengths = { tokens, padded: [8, 16, 24, 32] };

@@ -22,7 +22,7 @@ export interface BatchOrder {
    * has the first step of each, then the second of each, and so on. `batchSize` is a multiple. Default 1.
    */
   readonly sequenceLength?: number;
-  /** Whole batches are padded to their own length, and shuffled ones are of samples of like length. Default: neither. */
+  /** Whole batches are padded to their own length, and shuffled ones have samples of like length. Default: neither. */
   readonly lengths?: SampleLengths;
 }
 
