@@ -7,7 +7,7 @@ import { type Coordinator, createCoordinator } from '../runtime/coordinator/coor
 import type { MachineConfig } from '../runtime/coordinator/machine-types.ts';
 import type { CoordinatorEnd, CoordinatorOptions, RunHooks } from '../runtime/coordinator/options.ts';
 import type { Phase, RunEvent } from '../runtime/protocol/events.ts';
-import type { RunState } from '../runtime/protocol/run-state.ts';
+import { type RunState, withFrozen } from '../runtime/protocol/run-state.ts';
 import { type Checkpoint, loadLatestCheckpoint, saveCheckpoint } from '../storage/checkpoints.ts';
 import type { Disk } from '../storage/disk.ts';
 import {
@@ -17,6 +17,7 @@ import {
   initialRunState,
   label,
   learningRate,
+  stateNames,
   trainingSpec,
 } from './exact-model.ts';
 import { InferenceClient, inferenceSubject } from './inference-client.ts';
@@ -160,7 +161,11 @@ export class CoordinatorLife {
   #options(process: VirtualProcess, disk: Disk, firstRound: number, state: RunState | undefined): CoordinatorOptions {
     const { scenario, bug } = this.#world;
     const { seed, layerCount, isClipped, plan } = scenario;
-    const training = trainingSpec(seed, plan.batchSize, isClipped, scenario.aggregate);
+    const { frozenLayers = [] } = scenario;
+    const frozen = frozenLayers.map((layer) => stateNames(layer).parameter);
+    const training = { ...trainingSpec(seed, plan.batchSize, isClipped, scenario.aggregate), frozen };
+    const initial = initialRunState(seed, layerCount);
+    const saved = state === undefined || frozen.length === 0 ? state : withFrozen(state, initial);
     this.#client = scenario.isInference
       ? new InferenceClient(this.#world, process, (round) => this.#progress('answered', round))
       : undefined;
@@ -170,7 +175,7 @@ export class CoordinatorLife {
         modelName: 'exact',
         sequence: exactSequence(layerCount),
         ...(this.#client === undefined
-          ? { label, training, state: state ?? initialRunState(seed, layerCount) }
+          ? { label, training, state: saved ?? initial }
           : { ...inferenceSubject, training: { ...training, isInference: true } }),
       },
       hooks: { ...this.#hooks(process, disk), ...this.#client?.hooks },

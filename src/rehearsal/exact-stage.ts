@@ -57,7 +57,9 @@ export class ExactStage implements StagePort {
     this.#world = world;
     this.#seed = training.seed;
     this.#layers = Array.from({ length: layers[1] - layers[0] }, (_, index) => layers[0] + index);
-    this.#state = new ExactState(world.engine, this.#layers, (what) => this.#violate(what));
+    this.#state = new ExactState(world.engine, { layers: this.#layers, frozen: training.frozen }, (what) =>
+      this.#violate(what),
+    );
   }
 
   async rest(share: RestShare): Promise<RoundStage> {
@@ -200,7 +202,8 @@ export class ExactStage implements StagePort {
   #checkRead(round: number, weights: Weights): void {
     if (this.#first === undefined) return;
     const due = Math.max(this.#first, round - this.#staleness);
-    const read = this.#layers.map((layer) => this.#state.versionOf(layer, weights));
+    const trained = this.#layers.filter((layer) => !this.#state.isFrozen(layer));
+    const read = trained.map((layer) => this.#state.versionOf(layer, weights));
     if (read.some((version) => version !== due)) this.#violate(`round ${round} reads versions ${read}, not ${due}`);
   }
 

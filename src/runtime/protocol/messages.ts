@@ -27,9 +27,20 @@
 import { z } from 'zod';
 import type { DeviceTimes, LayerProfile, Plan } from '../../cluster/cluster.ts';
 import { ProtocolError } from '../../errors.ts';
-import type { Move } from '../../planner/replan/moves.ts';
+import type { Delivery, Move } from '../../planner/replan/moves.ts';
 import type { Frame } from '../../transport/link.ts';
-import { count, deviceTimes, layerProfiles, milliseconds, moves, name, plan, range, size } from './message-values.ts';
+import {
+  count,
+  deliveries,
+  deviceTimes,
+  layerProfiles,
+  milliseconds,
+  moves,
+  name,
+  plan,
+  range,
+  size,
+} from './message-values.ts';
 import { type ProcessLoad, processLoad } from './process-load.ts';
 import { type Thoroughness, thoroughnesses } from './profile-points.ts';
 import { type TrainingSpec, trainingSpecSchema } from './training-spec.ts';
@@ -92,6 +103,11 @@ export interface ToWorker {
     readonly round: number;
     /** All state that travels, between any devices. */
     readonly moves: readonly Move[];
+    /**
+     * Layers whose frozen weights come from the coordinator, since whoever has or sends their state has a copy, which
+     * is without them. Absent: none.
+     */
+    readonly frozen?: readonly Delivery[];
     /** `state` frames from the coordinator that follow for this worker. */
     readonly stateCount: number;
     /** Rounds that may be in flight beyond the oldest that has not committed (`MachineConfig.window`). Default 1. */
@@ -151,6 +167,7 @@ const toWorker: Schemas<ToWorker> = {
     plan,
     round: count,
     moves,
+    frozen: deliveries.exactOptional(),
     stateCount: count,
     window: count.exactOptional(),
     peers: peerAddresses,
