@@ -17,7 +17,6 @@ import {
   initialRunState,
   label,
   learningRate,
-  stateNames,
   trainingSpec,
 } from './exact-model.ts';
 import { InferenceClient, inferenceSubject } from './inference-client.ts';
@@ -160,12 +159,9 @@ export class CoordinatorLife {
 
   #options(process: VirtualProcess, disk: Disk, firstRound: number, state: RunState | undefined): CoordinatorOptions {
     const { scenario, bug } = this.#world;
-    const { seed, layerCount, isClipped, plan } = scenario;
-    const { frozenLayers = [] } = scenario;
-    const frozen = frozenLayers.map((layer) => stateNames(layer).parameter);
-    const training = { ...trainingSpec(seed, plan.batchSize, isClipped, scenario.aggregate), frozen };
-    const initial = initialRunState(seed, layerCount);
-    const saved = state === undefined || frozen.length === 0 ? state : withFrozen(state, initial);
+    const { seed, layerCount, plan } = scenario;
+    const training = trainingSpec(scenario);
+    const saved = state && training.frozen.length > 0 ? withFrozen(state, initialRunState(seed, layerCount)) : state;
     this.#client = scenario.isInference
       ? new InferenceClient(this.#world, process, (round) => this.#progress('answered', round))
       : undefined;
@@ -175,7 +171,7 @@ export class CoordinatorLife {
         modelName: 'exact',
         sequence: exactSequence(layerCount),
         ...(this.#client === undefined
-          ? { label, training, state: saved ?? initial }
+          ? { label, training, state: saved ?? initialRunState(seed, layerCount) }
           : { ...inferenceSubject, training: { ...training, isInference: true } }),
       },
       hooks: { ...this.#hooks(process, disk), ...this.#client?.hooks },

@@ -80,14 +80,17 @@ export class ExactState {
     return this.#engine.peek(held).data[0] as number;
   }
 
+  /** Whether a layer's weight is not trained. */
   isFrozen(layer: number): boolean {
     return this.#frozen.has(stateNames(layer).parameter);
   }
 
-  /** The rounds that a layer's weight has seen in a version of the weights. */
-  versionOf(layer: number, { parameters }: Weights): number {
-    const held = defined(parameters[stateNames(layer).parameter], 'a weight');
-    return this.#engine.peek(held).data[1] as number;
+  /** The rounds that each trained weight has seen in a version of the weights. */
+  readVersions({ parameters }: Weights): readonly number[] {
+    return this.#layers.flatMap((layer) => {
+      const held = defined(parameters[stateNames(layer).parameter], 'a weight');
+      return this.isFrozen(layer) ? [] : [this.#engine.peek(held).data[1] as number];
+    });
   }
 
   #held(role: StateRole, layer: number): Versioned | undefined {

@@ -3,7 +3,7 @@
 import { z } from 'zod';
 import type { DeviceTimes, LayerProfile, Plan } from '../../cluster/cluster.ts';
 import { deviceTimesSchema, type Limits, layerSchema, layoutShape } from '../../cluster/schemas.ts';
-import type { Delivery, Move } from '../../planner/replan/moves.ts';
+import type { Move } from '../../planner/replan/moves.ts';
 
 export const name: z.ZodString = z.string().min(1).max(300);
 export const count: z.ZodNumber = z.number().int().min(0).max(1e9);
@@ -35,8 +35,6 @@ export const range: z.ZodType<readonly [number, number]> = z.tuple([count, count
 export const moves: z.ZodType<readonly Move[]> = z
   .array(z.object({ layers: range, from: name.nullable(), to: name }))
   .max(100_000);
-
-export const deliveries: z.ZodType<readonly Delivery[]> = z.array(z.object({ layers: range, to: name })).max(100_000);
 
 export const deviceTimes: z.ZodType<DeviceTimes> = deviceTimesSchema(limits);
 export const layerProfiles: z.ZodType<readonly LayerProfile[]> = z.array(layerSchema(limits));

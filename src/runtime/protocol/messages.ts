@@ -29,18 +29,7 @@ import type { DeviceTimes, LayerProfile, Plan } from '../../cluster/cluster.ts';
 import { ProtocolError } from '../../errors.ts';
 import type { Delivery, Move } from '../../planner/replan/moves.ts';
 import type { Frame } from '../../transport/link.ts';
-import {
-  count,
-  deliveries,
-  deviceTimes,
-  layerProfiles,
-  milliseconds,
-  moves,
-  name,
-  plan,
-  range,
-  size,
-} from './message-values.ts';
+import { count, deviceTimes, layerProfiles, milliseconds, moves, name, plan, range, size } from './message-values.ts';
 import { type ProcessLoad, processLoad } from './process-load.ts';
 import { type Thoroughness, thoroughnesses } from './profile-points.ts';
 import { type TrainingSpec, trainingSpecSchema } from './training-spec.ts';
@@ -103,10 +92,7 @@ export interface ToWorker {
     readonly round: number;
     /** All state that travels, between any devices. */
     readonly moves: readonly Move[];
-    /**
-     * Layers whose frozen weights come from the coordinator, since whoever has or sends their state has a copy, which
-     * is without them. Absent: none.
-     */
+    /** Layers whose frozen weights come from the coordinator: the rest is in a copy, without them. Absent: none. */
     readonly frozen?: readonly Delivery[];
     /** `state` frames from the coordinator that follow for this worker. */
     readonly stateCount: number;
@@ -167,7 +153,10 @@ const toWorker: Schemas<ToWorker> = {
     plan,
     round: count,
     moves,
-    frozen: deliveries.exactOptional(),
+    frozen: z
+      .array(z.object({ layers: range, to: name }))
+      .max(100_000)
+      .exactOptional(),
     stateCount: count,
     window: count.exactOptional(),
     peers: peerAddresses,

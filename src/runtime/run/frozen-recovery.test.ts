@@ -1,6 +1,6 @@
 // Frozen weights never change, and the coordinator has them: no copy holds them, and whoever takes the place of a lost
-// device gets them from the coordinator, and the trained ones from the copy. In every mode the losses are those of a run
-// in which nothing happened.
+// device gets them from the coordinator, and the trained ones from the copy. In every mode the losses are those of a
+// run in which nothing happened.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -103,7 +103,7 @@ const cases: readonly (readonly [
 
 for (const [title, net, schedule, training, lost] of cases)
   for (const device of lost)
-    test(`${title}: ${device} is lost; copies were without frozen weights, and losses are as if it were not`, async () => {
+    test(`${title}: ${device} is lost; copies had no frozen weights, and losses are as if it were not`, async () => {
       const run = runOf(net, schedule, training);
       const { outcome, copied, parts } = await withLoss(run, device);
       const frozen = new Set(training.frozen);
