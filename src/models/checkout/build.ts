@@ -24,6 +24,7 @@ export interface BuiltCheckout {
   readonly head: RegExp;
   /** Tokens that it has positions for. */
   readonly positions?: number;
+  readonly moduleName?: NonNullable<Family['moduleName']>;
 }
 
 const families: ReadonlyMap<string, Family> = new Map([
@@ -79,6 +80,7 @@ export function buildCheckout(config: unknown, path: string, options: CheckoutOp
   return {
     ...{ modelType, task: family.task, graph, prefix: family.prefix, head: family.head },
     ...(positions === undefined ? {} : { positions }),
+    ...(family.moduleName === undefined ? {} : { moduleName: family.moduleName }),
   };
 }
 

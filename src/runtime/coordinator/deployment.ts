@@ -61,7 +61,7 @@ export class Deployment {
    * Announces a layout to every member, and sends those who get layers from no other device what the last checkpoint
    * has of them.
    */
-  deploy({ plan, epoch, round, moves, members }: Effect<'deploy'>): void {
+  deploy({ plan, epoch, round, moves, copies, members }: Effect<'deploy'>): void {
     const context = this.#context;
     context.epoch = epoch;
     const programFor = (sampleCount: number): Program => restProgram(plan, sampleCount);
@@ -71,18 +71,25 @@ export class Deployment {
     context.observe({ kind: 'deployment', plan });
     context.snapshots.begin(plan);
     const peers = members.map(({ name, listenUrl }) => ({ name, url: listenUrl }));
+    const frozen = copies.filter(({ layers }) => context.snapshots.frozen(layers).length > 0);
     for (const { name } of members) {
       const layers = moves.filter(({ from, to }) => from === null && to === name).map((move) => move.layers);
       const { weights } = context.options;
       const { window } = context.options.machine;
-      const deploy = { plan, round, moves, peers, ...(window === undefined ? {} : { window }) };
+      const deploy = {
+        ...{ plan, round, moves, peers, ...(window === undefined ? {} : { window }) },
+        ...(frozen.length === 0 ? {} : { frozen }),
+      };
       const announce = (stateCount: number): void => context.send(name, message('deploy', { ...deploy, stateCount }));
       if (weights !== undefined) {
         announce(layers.reduce((sum, range) => sum + weights.count(range), 0));
         void this.#sendWeights(name, weights, layers);
         continue;
       }
-      const entries = layers.flatMap((range) => context.snapshots.entries(range, round));
+      const entries = [
+        ...layers.flatMap((range) => context.snapshots.entries(range, round)),
+        ...frozen.flatMap(({ to, layers: range }) => (to === name ? context.snapshots.frozen(range) : [])),
+      ];
       announce(entries.length);
       for (const { role, name: entry, value } of entries)
         context.send(name, message('state', { role, name: entry }, [value]));

@@ -115,13 +115,14 @@ function unfit(folder: string, name: string, found: Tensor | undefined, shape: r
 /** The model of a checkout. Throws InputError. */
 export function loadCheckout(spec: CheckoutSpec, seed: number): LoadedModel {
   const checkout = openCheckoutModel(spec, seed);
-  const { graph, newNames } = checkout;
+  const { graph, newNames, moduleName } = checkout;
   return {
     name: basename(resolve(spec.folder)),
     graph: trainingMode(graph, {}),
     notes: newNames.length === 0 ? [] : [headNote(checkout)],
     newNames,
     atLength: (length) => trainingMode(checkout.atLength(length), {}),
+    ...(moduleName === undefined ? {} : { moduleName }),
     write: (trained, metadata) => exportGraph(inferenceMode(graph), trained, { metadata }),
   };
 }

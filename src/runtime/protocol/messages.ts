@@ -27,7 +27,7 @@
 import { z } from 'zod';
 import type { DeviceTimes, LayerProfile, Plan } from '../../cluster/cluster.ts';
 import { ProtocolError } from '../../errors.ts';
-import type { Move } from '../../planner/replan/moves.ts';
+import type { Delivery, Move } from '../../planner/replan/moves.ts';
 import type { Frame } from '../../transport/link.ts';
 import { count, deviceTimes, layerProfiles, milliseconds, moves, name, plan, range, size } from './message-values.ts';
 import { type ProcessLoad, processLoad } from './process-load.ts';
@@ -94,6 +94,8 @@ export interface ToWorker {
     readonly round: number;
     /** All state that travels, between any devices. */
     readonly moves: readonly Move[];
+    /** Layers whose frozen weights come from the coordinator: the rest is in a copy, without them. Absent: none. */
+    readonly frozen?: readonly Delivery[];
     /** `state` frames from the coordinator that follow for this worker. */
     readonly stateCount: number;
     /** Rounds that may be in flight beyond the oldest that has not committed (`MachineConfig.window`). Default 1. */
@@ -156,6 +158,10 @@ const toWorker: Schemas<ToWorker> = {
     plan,
     round: count,
     moves,
+    frozen: z
+      .array(z.object({ layers: range, to: name }))
+      .max(100_000)
+      .exactOptional(),
     stateCount: count,
     window: count.exactOptional(),
     peers: peerAddresses,

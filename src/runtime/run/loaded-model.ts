@@ -22,6 +22,8 @@ export interface LoadedModel {
   atLength?(length: number): Graph;
   /** Parameters of a pretrained net that it had not: their weights are fresh. Absent: none. */
   readonly newNames?: readonly string[];
+  /** PEFT's name of a weight or a module of the graph. Absent: the same. */
+  moduleName?(name: string): string;
   /**
    * The ONNX model with these parameters and buffers and entries of metadata, for inference: the user's own file but
    * for these.

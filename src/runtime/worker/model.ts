@@ -44,7 +44,7 @@ export function receiveModel(
   }
   const { labelType: type, labelShape, training } = control;
   const label: CutTensor = { name: 'label', type, shape: ['N', ...labelShape], batchAxis: 0, differentiable: false };
-  const catalog = new Catalog(sequence);
+  const catalog = new Catalog(sequence, training.frozen);
   const replicas = new Replicas(catalog);
   const graph = frame.tensors?.[0]?.data;
   return {
