@@ -8,7 +8,7 @@ import { exportGraph } from '../../graph/onnx/export.ts';
 import { importModel } from '../../graph/onnx/import.ts';
 import { allocate, elementCount, type Tensor, wrap } from '../../graph/tensor.ts';
 import type { Frame } from '../../transport/link.ts';
-import type { ModelMessage, TensorSpec } from './messages.ts';
+import type { ModelMessage, TensorSpec } from './model-message.ts';
 
 /** The graph as ONNX bytes, with parameters and buffers turned into graph inputs. */
 export function encodeModel(graph: Graph): {
