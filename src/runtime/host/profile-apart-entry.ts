@@ -2,7 +2,7 @@
 
 import { systemClock } from '../../clock.ts';
 import { createComputeThread } from '../../engine/node/compute-thread.ts';
-import { toFailure } from '../../engine/node/compute-thread-messages.ts';
+import { toFailure } from '../../engine/thread-messages.ts';
 import { searchForGarbageLess } from '../../engine/node/host-node.ts';
 import { createProcessClock } from '../../engine/node/work-clock.ts';
 import type { ProcessClock } from '../../engine/process-clock.ts';
