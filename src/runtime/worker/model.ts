@@ -60,8 +60,9 @@ export function modelOf(control: ModelMessage, graph: Uint8Array): Model {
 }
 
 function readModel(control: ModelMessage, frame: Frame): LayerSequence {
-  const { frozen, isInference = false } = control.training;
-  return layers(decodeModel(control, frame), { frozen, outputs: isInference ? 'all' : 'first' });
+  const { frozen, isInference = false, forwardGradient } = control.training;
+  const isTrainedTogether = forwardGradient?.perturbs === 'activations';
+  return layers(decodeModel(control, frame), { frozen, isTrainedTogether, outputs: isInference ? 'all' : 'first' });
 }
 
 /** A value that an earlier message must have brought. Throws ProtocolError if it has not. */
