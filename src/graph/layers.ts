@@ -65,6 +65,11 @@ export interface LayerSequence {
   readonly layers: readonly Layer[];
   /** Set if the model runs only with this batch size (see Graph). */
   readonly fixedBatch?: number;
+  /**
+   * Of a model of texts: the same layers for samples of fewer tokens, by their number. Names and parameters are the
+   * same; weights are not in these graphs. Absent: all samples have as many tokens.
+   */
+  readonly shorter?: ReadonlyMap<number, LayerSequence>;
 }
 
 /**
@@ -140,6 +145,19 @@ export function layers(graph: Graph, options: LayersOptions = {}): LayerSequence
     ),
     ...(model.fixedBatch === undefined ? {} : { fixedBatch: model.fixedBatch }),
   };
+}
+
+/** Whether both have the same layers, with the same parameters and the same cuts, whatever the sizes of tensors. */
+export function haveSameLayers(a: LayerSequence, b: LayerSequence): boolean {
+  const shape = ({ inputs, layers }: LayerSequence): unknown => [
+    inputs.map(({ name }) => name),
+    layers.map(({ name, parameters, buffers, outputs }) => [name, parameters, buffers, outputs.map(cutKey)]),
+  ];
+  return JSON.stringify(shape(a)) === JSON.stringify(shape(b));
+}
+
+function cutKey({ name, type, batchAxis, differentiable }: CutTensor): unknown {
+  return [name, type, batchAxis, differentiable];
 }
 
 /** The last layer with the model's outputs in their order. */

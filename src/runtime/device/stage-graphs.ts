@@ -5,7 +5,7 @@ import type { Graph } from '../../graph/graph.ts';
 import type { CutTensor, LayerSequence } from '../../graph/layers.ts';
 import type { Aggregation } from '../../training/aggregation.ts';
 import type { OptimizerGraph } from '../../training/optimizers.ts';
-import type { TensorSpec } from '../protocol/messages.ts';
+import type { TensorSpec } from '../protocol/model-message.ts';
 import type { TrainingSpec } from '../protocol/training-spec.ts';
 import type { StageForm } from './stage-form.ts';
 import type { StatePack } from './stage-state.ts';

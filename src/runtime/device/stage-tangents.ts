@@ -7,7 +7,7 @@ import { activityName, tangentName } from '../../autodiff/forward-mode.ts';
 import type { Engine, Value } from '../../engine/engine.ts';
 import { elementCount } from '../../graph/tensor.ts';
 import type { Noise, NoisePart } from '../../noise.ts';
-import type { TensorSpec } from '../protocol/messages.ts';
+import type { TensorSpec } from '../protocol/model-message.ts';
 import { type ForwardGradientSpec, tangentScaleOf } from '../protocol/training-spec.ts';
 import { CarriedStates } from './carried-states.ts';
 import type { CompiledStage } from './compiled-stages.ts';

@@ -6,10 +6,11 @@ import type { OptimizerState } from '../../cluster/memory.ts';
 import { type NoiseKind, noiseKinds } from '../../noise.ts';
 import { type LossKind, lossKinds } from '../../training/losses.ts';
 import type { Correction } from '../../training/staleness.ts';
+import { type OptimizerKind, optimizerKinds } from '../../training/update-rules.ts';
 
 /** Settings of the optimizer; each kind reads its own. */
 export interface OptimizerSpec {
-  readonly kind: 'sgd' | 'adam' | 'adamw';
+  readonly kind: OptimizerKind;
   readonly momentum: number;
   readonly nesterov: boolean;
   readonly weightDecay: number;
@@ -96,7 +97,7 @@ export const trainingSpecSchema: z.ZodType<TrainingSpec> = z.object({
   loss: z.enum(lossKinds),
   ignoresNegative: z.boolean().exactOptional(),
   optimizer: z.object({
-    kind: z.enum(['sgd', 'adam', 'adamw']),
+    kind: z.enum(optimizerKinds),
     momentum: fraction,
     nesterov: z.boolean(),
     weightDecay: z.number().min(0),
@@ -124,11 +125,12 @@ export const trainingSpecSchema: z.ZodType<TrainingSpec> = z.object({
     .exactOptional(),
 });
 
-/** Values that the optimizer keeps for each weight (eq. 3's s): momentum 1, Adam 2; a moving average is one more. */
+/** Values that the optimizer keeps for each weight (eq. 3's s): momentum, Lion 1, Adam 2; a moving average one more. */
 export function optimizerStateCount({
   optimizer: { kind, momentum, averageDecay },
 }: Pick<TrainingSpec, 'optimizer'>): OptimizerState {
-  const average = averageDecay === undefined ? 0 : 1;
-  if (kind !== 'sgd') return average === 0 ? 2 : 3;
-  return momentum > 0 ? (average === 0 ? 1 : 2) : average;
+  const hasAverage = averageDecay !== undefined;
+  if (kind === 'adam' || kind === 'adamw') return hasAverage ? 3 : 2;
+  if (kind === 'lion' || momentum > 0) return hasAverage ? 2 : 1;
+  return hasAverage ? 1 : 0;
 }
