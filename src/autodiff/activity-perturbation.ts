@@ -115,8 +115,8 @@ export function activitiesOf({ graph, types }: StaticGraph, parameters: readonly
       const isFitting = isData && type === 'float32' && shape[0] === sampleCount && other === undefined;
       if (!isFitting)
         throw new InputError(
-          `--perturb activations cannot train "${read}", which node "${name}" reads: it takes parameters that one node ` +
-            `reads together with samples, and gives float32 with the samples first, not ${type}[${shape.join(', ')}]` +
+          `--perturb activations cannot train "${read}", which node "${name}" reads: it takes parameters that one ` +
+            `node reads together with samples, and gives float32 with the samples first, not ${type}[${shape.join(', ')}]` +
             `${other === undefined ? '' : `, and node "${other}" reads it, too`}; freeze it, or leave out --perturb.`,
         );
     }

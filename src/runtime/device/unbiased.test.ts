@@ -42,7 +42,7 @@ function meanOf(vectors: readonly Float64Array[]): Float64Array {
   );
 }
 
-/** The gradients of so many rounds, all of the same batch at the same weights: estimates, or those of backward passes. */
+/** The gradients of so many rounds, of one batch at the same weights: estimates, or those of backward passes. */
 async function gradientsOf(
   engine: Engine,
   net: TestNet,
