@@ -116,7 +116,8 @@ export function activitiesOf({ graph, types }: StaticGraph, parameters: readonly
       if (!isFitting)
         throw new InputError(
           `--perturb activations cannot train "${read}", which node "${name}" reads: it takes parameters that one ` +
-            `node reads together with samples, and gives float32 with the samples first, not ${type}[${shape.join(', ')}]` +
+            'node reads together with samples, and that gives float32 with the samples first, not ' +
+            `${type}[${shape.join(', ')}]` +
             `${other === undefined ? '' : `, and node "${other}" reads it, too`}; freeze it, or leave out --perturb.`,
         );
     }

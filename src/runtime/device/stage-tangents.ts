@@ -1,6 +1,6 @@
-// The directions of a stage's parameters, or the noise of its activities: drawn in the engine when a round's passes need
-// them, let go when they are queued, and drawn again for the update. They are functions of seed, parameter, round and
-// tangent (noise.ts).
+// The directions of a stage's parameters, or the noise of its activities: drawn in the engine when a round's passes
+// need them, let go when they are queued, and drawn again for the update. They are functions of seed, parameter, round
+// and tangent (noise.ts).
 
 import { defined } from '../../assert.ts';
 import type { Activity } from '../../autodiff/activity-perturbation.ts';
