@@ -7,7 +7,7 @@ import { predictedMiB } from '../knowledge/memory-budgets.ts';
 import type { DeviceFacts } from '../protocol/device-facts.ts';
 import type { Phase } from '../protocol/events.ts';
 import { message } from '../protocol/messages.ts';
-import { batchAt } from '../protocol/round-batch.ts';
+import { isUsualRound } from '../protocol/round-batch.ts';
 import type { CoordinatorContext } from './context.ts';
 import { Detector, type Silence } from './detector.ts';
 
@@ -164,13 +164,12 @@ export class Presence {
     return [plan, pending].some((layout) => layout?.stages.some(({ devices }) => devices.includes(device)));
   }
 
-  /** A round of fewer samples is in progress, for which devices may have to compile passes. */
+  /** A round of fewer or shorter samples is in progress, for which devices may have to compile passes. */
   #isInSmallerRound(): boolean {
     const { options, state } = this.#context;
     const { machine } = options;
     if (machine.batchAt === undefined || state.phase !== 'training') return false;
-    for (let { round } = state; round <= state.grantedRound; round++)
-      if (batchAt(machine, round).sampleCount < machine.batchSize) return true;
+    for (let { round } = state; round <= state.grantedRound; round++) if (!isUsualRound(machine, round)) return true;
     return false;
   }
 
