@@ -1,5 +1,5 @@
-// The thread's side of an engine in a thread of its own (threaded-engine.ts): an engine that does what the messages say,
-// in their order.
+// The thread's side of an engine in a thread of its own (threaded-engine.ts): an engine that does what the messages
+// say, in their order.
 
 import { assert, defined, unreachable } from '../assert.ts';
 import { discard, movable } from './buffers.ts';

@@ -1,6 +1,6 @@
 // The engine over the package `onnxruntime-web`, ONNX Runtime as WebAssembly, for devices that its native build does
-// not serve (browsers; 32-bit ARM, Intel Macs, musl). The same kernels without the blocked layout; slower, and everything
-// else alike. In browsers also on the GPU.
+// not serve (browsers; 32-bit ARM, Intel Macs, musl). The same kernels without the blocked layout; slower, and
+// everything else alike. In browsers also on the GPU.
 
 import { InputError } from '../errors.ts';
 import type { Engine } from './engine.ts';
