@@ -55,7 +55,7 @@ function cacheKey(
     optimizer.kind,
     label.type,
     label.shape,
-    ...(training.isInference === true ? ['inference'] : []),
+    ...(training.isInference === true ? ['inference 2'] : []),
     ...(optimizer.averageDecay === undefined ? [] : ['average']),
     ...(forwardGradient === undefined ? [] : [forwardGradient.tangentCount]),
   ]);

@@ -3,6 +3,7 @@
 // there: zeros take as long.
 
 import { defined } from '../../../assert.ts';
+import { layerSessionBytes } from '../../../cluster/inference-memory.ts';
 import type { Engine } from '../../../engine/engine.ts';
 import { cutBefore, cutBytes, type LayerSequence, parameterBytes } from '../../../graph/layers.ts';
 import { allocate, elementCount, type Tensor } from '../../../graph/tensor.ts';
@@ -49,6 +50,7 @@ export async function profileInference(
     outputBytes: cutBytes(layer.outputs),
     weightBytes: parameterBytes(sequence, layer),
     savedBytes: 0,
+    runtimeBytes: layerSessionBytes,
     flops: layer.flops,
     batchDependent: layer.batchDependent || sequence.fixedBatch !== undefined,
   }));
