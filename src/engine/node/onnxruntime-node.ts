@@ -82,7 +82,7 @@ function missing(error: unknown): string {
     );
   }
   return (
-    'The engine "onnxruntime" needs the package onnxruntime-node, which is not installed: ' +
-    'run "npm install onnxruntime-node", or choose the engine "reference", which is slow.'
+    `The engine "onnxruntime" needs the package onnxruntime-node, which is not installed: ${installation}, or, ` +
+    'where it has no build for the machine, "npm install onnxruntime-web", which is several times slower.'
   );
 }

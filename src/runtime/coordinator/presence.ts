@@ -7,7 +7,7 @@ import { predictedMiB } from '../knowledge/memory-budgets.ts';
 import type { DeviceFacts } from '../protocol/device-facts.ts';
 import type { Phase } from '../protocol/events.ts';
 import { message } from '../protocol/messages.ts';
-import { batchAt } from '../protocol/round-batch.ts';
+import { batchAt, isUsualRound } from '../protocol/round-batch.ts';
 import type { CoordinatorContext } from './context.ts';
 import { Detector, type Silence } from './detector.ts';
 
@@ -175,15 +175,15 @@ export class Presence {
     this.#compiled.sizes.add(batchAt(machine, round).sampleCount);
   }
 
-  /** A round of fewer samples is in progress, for which devices may have to compile passes. */
+  /** A round of fewer or shorter samples is in progress, for which devices may have to compile passes. */
   #isInSmallerRound(): boolean {
     const { options, state } = this.#context;
     const { machine } = options;
     if (machine.batchAt === undefined || state.phase !== 'training') return false;
     const { epoch, sizes } = this.#compiled;
     for (let { round } = state; round <= state.grantedRound; round++) {
-      const { sampleCount } = batchAt(machine, round);
-      if (sampleCount < machine.batchSize && !(epoch === state.epoch && sizes.has(sampleCount))) return true;
+      const isCompiled = epoch === state.epoch && sizes.has(batchAt(machine, round).sampleCount);
+      if (!isUsualRound(machine, round) && !isCompiled) return true;
     }
     return false;
   }

@@ -79,6 +79,16 @@ function readBuilt(name: string): Uint8Array {
   }
 }
 
+/** Why no browser can join as a device, and the fix; undefined: they can. */
+export function browserEngineAbsence(): string | undefined {
+  try {
+    createRequire(import.meta.url).resolve('onnxruntime-web');
+    return undefined;
+  } catch {
+    return 'a browser needs the package onnxruntime-web to join: run "npm install onnxruntime-web" where asteroid is';
+  }
+}
+
 /** Read and compressed when the first browser asks for it. */
 async function readPackaged(name: string): Promise<FileBytes> {
   try {
