@@ -1,7 +1,7 @@
 // Memory of workers that infer, predicted and measured: each one's most (VmHWM, Linux), from its start to its end, over
-// one to three workers; by `infer`, whose last batch is smaller, and by `serve`, whose rounds have 1, 2, 4 and 8 samples.
-// Held against the prediction, 160 MiB for the process included, plus 10 % and 30 MiB; exit code 1 where a worker takes
-// more.
+// one to three workers; by `infer`, whose last batch is smaller, and by `serve`, whose rounds have 1, 2, 4 and 8
+// samples. Held against the prediction, 160 MiB for the process included, plus 10 % and 30 MiB; exit code 1 where a
+// worker takes more.
 //   npm run bench -- infer-memory [--only resnet] [--workers 1,2,3] [--limit MiB] [--planner best] [--json]
 // --limit: each worker's --max-memory; with little of it, weights lie in files (which only measured plans know).
 

@@ -85,8 +85,8 @@ export function leastBytes(
 }
 
 /**
- * The most bytes that a device with so much memory takes for a share of a micro-batch. Profiles that name nothing that a
- * runtime keeps are of other systems: these are counted with the least.
+ * The most bytes that a device with so much memory takes for a share of a micro-batch. Profiles that name nothing that
+ * a runtime keeps are of other systems: these are counted with the least.
  */
 export function inferenceBytes(
   problem: InferenceProblem,

@@ -73,8 +73,8 @@ export class Detector {
 
   /**
    * Devices that have been silent for too long: each is suspected once, then dead. After a pause of this very process
-   * (it was stopped, the machine slept) nobody is judged by what could not be heard. `patienceMs`: how long a device may
-   * be silent at least, by what it owes.
+   * (it was stopped, the machine slept) nobody is judged by what could not be heard. `patienceMs`: how long a device
+   * may be silent at least, by what it owes.
    */
   judge(nowMs: number, patienceMs: (device: string) => number): readonly Silence[] {
     const pausedMs = this.#judgedMs === undefined ? 0 : nowMs - this.#judgedMs - this.#tickMs;

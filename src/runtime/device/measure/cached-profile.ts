@@ -55,7 +55,7 @@ function cacheKey(
     optimizer.kind,
     label.type,
     label.shape,
-    ...(training.isInference === true ? ['inference 2'] : []),
+    ...(training.isInference === true ? ['inference'] : []),
     ...(optimizer.averageDecay === undefined ? [] : ['average']),
     ...(forwardGradient === undefined ? [] : [forwardGradient.tangentCount, forwardGradient.perturbs ?? []].flat()),
   ]);
