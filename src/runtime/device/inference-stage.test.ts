@@ -44,7 +44,7 @@ async function computed(memoryBytes: number | undefined): Promise<{ outputs: Ten
   return { outputs, compiledCount };
 }
 
-test('without memory for weights packed once more, smaller micro-batches are filled up, with equal outputs', async () => {
+test('without memory for weights packed once more, smaller micro-batches are filled up: equal outputs', async () => {
   const input = defined(graph.inputs[0], 'an input').name;
   const wanted = defined([...evaluateGraph(graph, new Map([[input, x]])).values()][0], 'an output');
   const [little, enough] = [await computed(0), await computed(undefined)];

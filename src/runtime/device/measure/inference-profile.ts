@@ -3,12 +3,12 @@
 // there: zeros take as long.
 
 import { defined } from '../../../assert.ts';
-import { layerSessionBytes } from '../../../cluster/inference-memory.ts';
 import type { Engine } from '../../../engine/engine.ts';
 import { cutBefore, cutBytes, type LayerSequence, parameterBytes } from '../../../graph/layers.ts';
 import { allocate, elementCount, type Tensor } from '../../../graph/tensor.ts';
 import { median } from '../../../statistics.ts';
 import { designInference } from '../inference-design.ts';
+import { withSessionBytes } from '../memory-need.ts';
 import type { MeasuredProfile, ProfileOptions } from './measurement.ts';
 import { partStarts, type Range, rangesOf, sum } from './parts.ts';
 
@@ -50,12 +50,11 @@ export async function profileInference(
     outputBytes: cutBytes(layer.outputs),
     weightBytes: parameterBytes(sequence, layer),
     savedBytes: 0,
-    runtimeBytes: layerSessionBytes,
     flops: layer.flops,
     batchDependent: layer.batchDependent || sequence.fixedBatch !== undefined,
   }));
   return {
-    layers: profiles,
+    layers: profiles.map(withSessionBytes),
     times: { forwardMs, backwardMs: forwardMs.map((row) => row.map(() => 0)) },
     cached: false,
   };
