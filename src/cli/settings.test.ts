@@ -66,6 +66,7 @@ test('defaults', () => {
     aggregate: 0,
     tensorboard: false,
     tangents: 1,
+    perturb: 'weights',
     tangent: 'rademacher',
     tangentScale: [],
     state: [],

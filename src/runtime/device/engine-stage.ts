@@ -290,11 +290,12 @@ export class EngineStage implements StagePort {
     this.#exchange.put(values, bucket, round);
   }
 
-  /** (1/N) Σ d_j u_j in place of the round's gradients. */
+  /** (1/N) Σ d_j u_j in place of the round's gradients, where passes do not make the estimates. */
   #estimate(tangents: StageTangents, round: number, derivatives: readonly number[]): void {
     tangents.release();
     const ofMean = derivatives.map((derivative) => derivative / this.#options.training.batchSize);
-    if (this.#compiled.trained.length > 0) this.#sums.of(round).replace(tangents.estimate(round, ofMean));
+    if (this.#compiled.trained.length > 0 && !tangents.isOfActivities)
+      this.#sums.of(round).replace(tangents.estimate(round, ofMean));
     this.#rounds.current = round;
   }
 

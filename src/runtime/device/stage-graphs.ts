@@ -1,3 +1,4 @@
+import type { Activity } from '../../autodiff/activity-perturbation.ts';
 import type { DropoutInput } from '../../autodiff/dropout.ts';
 import type { BufferUpdate } from '../../autodiff/forward.ts';
 import type { Graph } from '../../graph/graph.ts';
@@ -103,6 +104,8 @@ export interface PassNotes {
    * parameters whose gradients it gives.
    */
   readonly pieces: readonly { readonly carried: readonly string[]; readonly gradients: readonly string[] }[];
+  /** What the pass moves in place of weights, whose noise it takes. Absent: nothing. */
+  readonly activities?: readonly Activity[];
 }
 
 /** What a stage holds, as its graphs take it. Found without differentiation. */

@@ -63,6 +63,8 @@ export interface ForwardGradientSpec {
   readonly scales: Readonly<Record<string, TangentScale>>;
   /** Ramps grow from epoch to epoch. */
   readonly roundsPerEpoch: number;
+  /** What is moved in place of weights: what layers give (activity-perturbation.ts). Absent: weights. */
+  readonly perturbs?: 'activations';
   /** The step of two forward passes that give the derivative (finite-difference.ts). Absent: tangents do. */
   readonly difference?: number;
 }
@@ -117,6 +119,7 @@ export const trainingSpecSchema: z.ZodType<TrainingSpec> = z.object({
       kind: z.enum(noiseKinds),
       scales: z.record(z.string(), z.object({ factor: z.number().min(0), rampEpochs: z.number().int().min(0) })),
       roundsPerEpoch: z.number().int().positive(),
+      perturbs: z.literal('activations').exactOptional(),
       difference: z.number().positive().exactOptional(),
     })
     .exactOptional(),

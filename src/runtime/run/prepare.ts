@@ -196,14 +196,15 @@ function forwardGradientOf(
   { graph }: LayerSequence,
   perEpoch: number,
 ): Pick<TrainingSpec, 'forwardGradient'> {
-  const { mode, tangents, tangent, tangentScale, tangentDifference: difference } = settings;
+  const { mode, tangents, tangent, tangentScale, perturb, tangentDifference: difference } = settings;
   if (mode !== 'forward-gradient' && (mode !== undefined || plan?.schedule !== 'forward-gradient')) return {};
   const { scales } = tangentScales(graph.parameters, tangentScale);
   const tangentCount = plan?.tangentCount ?? tangents;
   if (difference !== undefined && tangentCount > 1)
     throw new InputError('--tangent-difference moves along one direction a round: leave out --tangents.');
   const step = difference === undefined ? {} : { difference };
-  return { forwardGradient: { tangentCount, kind: tangent, scales, roundsPerEpoch: perEpoch, ...step } };
+  const moved = perturb === 'activations' ? { perturbs: perturb } : {};
+  return { forwardGradient: { tangentCount, kind: tangent, scales, roundsPerEpoch: perEpoch, ...moved, ...step } };
 }
 
 function initialRunState({ graph }: LayerSequence): RunState {

@@ -21,6 +21,11 @@ export const trainModes = ['sync', 'async', 'forward-gradient', 'auto'] as const
 
 export type TrainMode = (typeof trainModes)[number];
 
+/** What forward gradients move: weights, or what the layers with trained weights give. */
+export const perturbedKinds = ['weights', 'activations'] as const;
+
+export type PerturbedKind = (typeof perturbedKinds)[number];
+
 /** All settings with their effective values. Absent ones have no default. */
 export interface TrainSettings extends DataSettings {
   readonly model: string;
@@ -96,6 +101,8 @@ export interface TrainSettings extends DataSettings {
   readonly tangents: number;
   readonly tangent: NoiseKind;
   readonly tangentScale: readonly string[];
+  /** Of forward gradients: what is moved (activity-perturbation.ts). */
+  readonly perturb: PerturbedKind;
   /** Of forward gradients: the step of two forward passes in place of tangents. Absent: tangents. */
   readonly tangentDifference?: number;
   /** Of forward gradients: `OUT=IN`, what steps of sequences hand to the next (sequences.ts). None: no sequences. */

@@ -63,9 +63,10 @@ export function modelOf(control: ModelMessage, graph: Uint8Array): Model {
 
 function readModel(control: ModelMessage, frame: Frame): LayerSequence {
   const { training, lengths = [] } = control;
-  const { frozen, isInference = false } = training;
-  const sequenceAt = (index: number): LayerSequence =>
-    layers(decodeModel(control, frame, index), { frozen, outputs: isInference ? 'all' : 'first' });
+  const { frozen, isInference = false, forwardGradient } = training;
+  const isTrainedTogether = forwardGradient?.perturbs === 'activations';
+  const options = { frozen, isTrainedTogether, outputs: isInference ? 'all' : 'first' } as const;
+  const sequenceAt = (index: number): LayerSequence => layers(decodeModel(control, frame, index), options);
   const usual = sequenceAt(0);
   if (lengths.length === 0) return usual;
   const shorter = lengths.map((length, index) => [length, sequenceAt(index + 1)] as const);
