@@ -1,7 +1,8 @@
 // Plans on real shaped clusters of one machine, next to the simulator's prediction from the measured profile. Linux,
 // root, iproute2. Each section is a file of bench/lab/.
 //   npm run bench:lab -- [--json] [--section forms,links,…] [--only WORD] [--rounds N] [--warm-up SECONDS] [-o FILE]
-//     [--priority normal] [--python FILE] [--caches FOLDER] [--skip-single] [--profile-each] [--plot FILE]
+//     [--priority normal] [--python FILE] [--caches FOLDER] [--skip-single] [--profile-each] [--profile quick]
+//     [--planning SECONDS] [--plot FILE]
 //
 //   --section  forms,links (the default), table4, memory, together, peers, recovery, slowed, async, ftpipehd, forward,
 //              infer, pipeedge, bits:
@@ -14,7 +15,7 @@
 //     recovery each device lost in turn: time until training goes on, and its speed then; what copies cost
 //     slowed   a link, and a device, that become slow in training: when that is noticed, and the speed then
 //     async    plans whose rounds overlap beside the best others, in A, C and D (two hours)
-//     forward  forward gradients on 2, 3 and 4 equal devices: AsyncFGD over FGD (an hour)
+//     forward  forward gradients on 2, 3 and 4 equal devices: AsyncFGD over FGD (25 minutes)
 //     ftpipehd two equal devices and a slow one: FTPipeHD's re-partition, and a kill (its Table III; ten minutes)
 //     infer    four equal devices beside one for DeiT-Small and ViT-Base, and ten plans beside what they predict
 //     pipeedge the clusters of PipeEdge's Table IV with a quarter of their devices: `best`, `pipeedge`, `even`
@@ -25,6 +26,8 @@
 //   --caches   a folder in which measured profiles stay for the next call
 //   --skip-single leaves out the best single device of each group; speed-ups over it are null
 //   --profile-each measures the devices anew before each form: a host that others share has another speed minutes later
+//   --profile  quick: measures devices as a run does, in seconds; full (the default) takes minutes on slow devices
+//   --planning how long a planner may take for each form (45)
 //   --plot     throughput around the first loss of section recovery, as SVG; -o: the tables as Markdown
 
 import { mkdtempSync, rmSync, writeFileSync } from 'node:fs';
@@ -58,6 +61,8 @@ const { values: flags } = parseArgs({
     caches: { type: 'string' },
     'skip-single': { type: 'boolean', default: false },
     'profile-each': { type: 'boolean', default: false },
+    profile: { type: 'string', default: 'full' },
+    planning: { type: 'string', default: '45' },
     plot: { type: 'string' },
     output: { type: 'string', short: 'o' },
   },
@@ -101,6 +106,8 @@ const bench: LabBench = {
   caches,
   skipSingle: flags['skip-single'],
   profileEach: flags['profile-each'],
+  thoroughness: flags.profile === 'quick' ? 'quick' : 'full',
+  planningMs: Number(flags.planning) * 1000,
   plot: flags.plot,
   log: (text) => process.stderr.write(`${text}\n`),
   opened: (bed) => {

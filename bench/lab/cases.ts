@@ -86,10 +86,8 @@ export interface CaseResult {
   readonly roundsMs: readonly number[];
 }
 
-/** What the program plans in: as `asteroid plan` does for somebody who waits no longer. */
-const planningLimitMs = 45_000;
-
-function layoutFor(how: Case, { profile, cluster, sizes, batch }: ReadyGroup): PlanLayout {
+/** Planners end after `planningMs`, as `asteroid plan` does for somebody who waits no longer. */
+function layoutFor(how: Case, { profile, cluster, sizes, batch }: ReadyGroup, planningMs: number): PlanLayout {
   if (how.kind === 'grouped') {
     const { microBatch = sizes.microBatchSize } = how;
     return layoutOf(profile, cluster, { ...how, microBatchSize: microBatch, microBatchCount: batch / microBatch });
@@ -103,7 +101,7 @@ function layoutFor(how: Case, { profile, cluster, sizes, batch }: ReadyGroup): P
     planner: how.planner,
     optimizerState,
     replicateBatchDependent: true,
-    isTimeUp: () => performance.now() - startMs > planningLimitMs,
+    isTimeUp: () => performance.now() - startMs > planningMs,
     ...(how.schedule === undefined ? {} : { schedule: how.schedule }),
   });
 }
@@ -132,7 +130,7 @@ async function runCases(bench: LabBench, group: CaseGroup): Promise<CaseResult[]
         ready.bed.forgetProfiles();
         ready = await measured(bench, group, ready.bed, { copies: false });
       }
-      const layout = layoutFor(how, ready);
+      const layout = layoutFor(how, ready, bench.planningMs);
       const single = bench.skipSingle ? 'skipped' : (results[0] ?? 'this');
       const result = caseResult({ group, form, layout, ready, run: await ready.run(layout), single });
       results.push(result);

@@ -7,11 +7,12 @@ import type { Cluster, PlanLayout, Profile } from '../../dist/cluster/cluster.js
 import { parseCluster } from '../../dist/cluster/validate.js';
 import type { Priority } from '../../dist/lab/cgroups.js';
 import { refreshProfile } from '../../dist/runtime/knowledge/estimator.js';
+import type { Thoroughness } from '../../dist/runtime/protocol/profile-points.js';
 import { program } from '../../dist/schedule/generate.js';
 import { createSimulator, type Simulator } from '../../dist/simulator/simulate.js';
 import type { Simulation } from '../../dist/simulator/simulation.js';
 import { steadyRoundMs } from '../../dist/simulator/steady.js';
-import type { DeviceRounds } from './events.ts';
+import type { DeviceRounds, JsonEvent } from './events.ts';
 import type { Sizes } from './layout.ts';
 import { openTestbed, type Testbed, type TrainOptions, type TrainRun } from './testbed.ts';
 
@@ -28,6 +29,10 @@ export interface LabBench {
   readonly caches: string;
   readonly skipSingle: boolean;
   readonly profileEach: boolean;
+  /** How devices are measured. */
+  readonly thoroughness: Thoroughness;
+  /** For which a planner may look for a plan. */
+  readonly planningMs: number;
   /** Where section recovery draws its plot. */
   readonly plot: string | undefined;
   log(text: string): void;
@@ -82,8 +87,6 @@ const ownClusters: Readonly<Record<string, readonly number[]>> = {
   mixed: [1, 0.35, 0.35],
   laptops: [0.8, 0.8, 0.12],
   tenth: [0.8, 0.8, 0.08],
-  twins: [0.4, 0.4],
-  triplets: [0.4, 0.4, 0.4],
   quadruplets: [0.4, 0.4, 0.4, 0.4],
 };
 
@@ -210,9 +213,11 @@ export async function openGroup(bench: LabBench, group: Group, copying: Copying)
 export async function measured(bench: LabBench, group: Group, bed: Testbed, { copies }: Copying): Promise<ReadyGroup> {
   const batch = group.microBatch * group.count;
   const copied = copies ? [] : ['--replicate-every', '0'];
-  const settings = [...settingsOf(group), '--replicate-batch-norm', '--profile', 'full', ...copied];
+  const settings = [...settingsOf(group), '--replicate-batch-norm', '--profile', bench.thoroughness, ...copied];
   const train: ReadyGroup['train'] = (args, options) => bed.train([...settings, ...args], { ...options, batch });
-  const first = await train(['--steps', '1', '--planner', 'dp', '--schedule', '1f1b'], {});
+  // Once there is a plan, devices and links are measured.
+  const isEnough = ({ event }: JsonEvent): boolean => event === 'deployment';
+  const first = await train(['--steps', '1', '--planner', 'dp', '--schedule', '1f1b'], { isEnough });
   const { profile, cluster } = first.documents();
   const simulate = createSimulator(profile, cluster);
   return {

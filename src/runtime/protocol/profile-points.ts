@@ -1,8 +1,8 @@
 // How a run asks its devices to measure a model.
 
 /**
- * `full`: stages at four batch sizes, a minute or more for a large model. `quick`: seconds, at two batch sizes; rounds
- * correct what is off (knowledge/estimator.ts).
+ * `full`: stages at up to four batch sizes, a minute or more for a large model. `quick`: seconds, at two batch sizes;
+ * rounds correct what is off (knowledge/estimator.ts).
  */
 export const thoroughnesses = ['quick', 'full'] as const;
 

@@ -46,7 +46,7 @@ function cacheKey(
 ): string {
   const { frozen, loss, optimizer, forwardGradient } = training;
   return JSON.stringify([
-    23,
+    24,
     engineName,
     batchSizes,
     thoroughness,
@@ -57,7 +57,7 @@ function cacheKey(
     label.shape,
     ...(training.isInference === true ? ['inference'] : []),
     ...(optimizer.averageDecay === undefined ? [] : ['average']),
-    ...(forwardGradient === undefined ? [] : [forwardGradient.tangentCount]),
+    ...(forwardGradient === undefined ? [] : [forwardGradient.tangentCount, forwardGradient.perturbs ?? []].flat()),
   ]);
 }
 

@@ -43,6 +43,8 @@ export interface Calibration extends Factors {
   readonly callsMs: number;
   /** What the main thread does for a micro-batch; undefined where that is not known. */
   readonly mainMs: number | undefined;
+  /** An update of the whole model, beyond what `backwardMs` has. Undefined where it does not fit. */
+  readonly updateMs: number | undefined;
 }
 
 /** By part of the model. */
@@ -62,7 +64,12 @@ export interface CalibrationRequest extends TrialRequest {
   readonly starts: readonly number[];
   /** Of the batch size before. Where a micro-batch takes long, part of it is kept. */
   readonly before?: Calibration | undefined;
+  /** Taken as known at the first batch size: on slow devices only parts of the model are measured. */
+  readonly assumed?: KnownFactors | undefined;
 }
+
+/** What need not be measured again where a micro-batch takes long. */
+export type KnownFactors = Pick<Calibration, 'overheadMs' | 'callsMs' | 'split'>;
 
 /** Of what goes with borders, this part is taken from each part: stages before the last are about two parts. */
 const borderPart = 0.5;
@@ -71,23 +78,33 @@ const splitStages = 3;
 /** Of parts, every third is one at which a last stage is measured. */
 const anchorStride = 3;
 /** A micro-batch of the whole model that takes longer is measured less often. */
-const longMicroBatchMs = 600;
+export const longMicroBatchMs = 600;
 
 /** Measures stages at one batch size. */
 export async function calibrate(request: CalibrationRequest): Promise<Calibration> {
-  const { alone, starts, before } = request;
+  const { alone, starts, before, assumed } = request;
   const end = alone.length;
   const aloneMs = {
     forward: sumsByPart(starts, alone, ({ forwardMs }) => forwardMs),
     backward: sumsByPart(starts, alone, ({ backwardMs }) => backwardMs),
   };
   // Of a micro-batch that takes long, some of what is known is kept.
-  const known = before !== undefined && sum(partTimes(aloneMs, before)) > longMicroBatchMs ? before : undefined;
+  const isLong = before !== undefined && sum(partTimes(aloneMs, before)) > longMicroBatchMs;
+  const known = before === undefined ? assumed : isLong ? before : undefined;
   const ranges = rangesOf(starts, end);
   const wholes: readonly Range[] = known !== undefined || ranges.length === 1 ? [] : [[0, end]];
   const anchors = starts.filter((_, part) => part % anchorStride === 0).slice(known === undefined ? 0 : -1);
   const lasts = anchors.map((start): Range => [start, end]);
-  const times = await timeStages(request, [...inPasses([...ranges, ...wholes], 'apart'), ...inPasses(lasts, 'step')]);
+  const stages = [...inPasses([...ranges, ...wholes], 'apart'), ...inPasses(lasts, 'step')];
+  // Updates of the whole model, which is the first of the last stages, or of its parts.
+  const updated = known === undefined ? [ranges.length + wholes.length] : [...ranges.keys()];
+  const updatesMs: number[] = [];
+  const times = await timeStages(request, stages, async (trial, index) => {
+    if (before === undefined && updated.includes(index))
+      updatesMs.push(await (known === undefined ? timeUpdate(trial) : trial.update()));
+  });
+  const isUpdateKnown = before === undefined && updatesMs.length === updated.length;
+  const updateMs = isUpdateKnown ? sum(updatesMs) : before?.updateMs;
   const parts = times.slice(0, ranges.length);
   const whole = wholes.length === 0 ? undefined : times[ranges.length];
   const overheadMs = known?.overheadMs ?? stageOverheadMs(parts, whole);
@@ -106,7 +123,7 @@ export async function calibrate(request: CalibrationRequest): Promise<Calibratio
   const split = known?.split ?? (await splitFactors(request, { callsMs, lessMs }));
   const mains = parts.map((part) => part?.mainMs).filter((ms) => ms !== undefined);
   const mainMs = mains.length === 0 ? undefined : median(mains);
-  return { starts, overheadMs, callsMs, ...factors, fused, split, mainMs };
+  return { starts, overheadMs, callsMs, ...factors, fused, split, mainMs, updateMs };
 }
 
 /** By part of the model, of both passes. */
@@ -182,11 +199,6 @@ function splitFactorsOf(
   };
 }
 
-/** Whether a micro-batch of the layers alone takes so long that they are not measured again. */
-export function isLong(alone: readonly LayerTrial[]): boolean {
-  return sum(alone.map(({ forwardMs, backwardMs }) => forwardMs + backwardMs)) > longMicroBatchMs;
-}
-
 /** The layers' times at the batch size of the calibration. */
 export function calibratedTimes(
   { starts, forward, backward, split }: Omit<Factors, 'fused'>,
@@ -247,11 +259,6 @@ export function deviceTimes(
 /** Computes one micro-batch of the whole model: memory that the process has never touched makes first runs slow. */
 export async function warmUp(request: CalibrationRequest): Promise<void> {
   await withTrial(request, [0, request.alone.length], 'step', (trial) => trial.microBatch());
-}
-
-/** The time of an update of the whole model, beyond what `backwardMs` has. Undefined where it does not fit. */
-export async function timeWholeUpdate(request: CalibrationRequest): Promise<number | undefined> {
-  return withTrial(request, [0, request.alone.length], 'step', (trial) => timeUpdate(trial));
 }
 
 /** An update's time goes with the bytes that it changes. */

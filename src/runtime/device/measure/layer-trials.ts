@@ -17,7 +17,6 @@ import { median } from '../../../statistics.ts';
 import type { TrainingSpec } from '../../protocol/training-spec.ts';
 import { type LeastKept, leastKept } from '../recomputation.ts';
 import { differentiableNames } from '../stage-graphs.ts';
-import { isLong } from './calibration.ts';
 import { sum } from './parts.ts';
 import { madeUp } from './stage-trial.ts';
 import type { LayerTrial } from './trials.ts';
@@ -48,24 +47,6 @@ export interface LayerTrialOptions {
   readonly splitKinds?: ReadonlySet<string> | undefined;
   /** Called after each kind at each size. */
   onStep(): void;
-}
-
-/** By batch size, ascending: the layers alone. */
-export async function timeLayers(
-  engine: Engine,
-  sequence: LayerSequence,
-  { batchSizes, ...options }: LayerTrialOptions & { readonly batchSizes: readonly number[] },
-): Promise<readonly (readonly LayerTrial[])[]> {
-  const trials: (readonly LayerTrial[])[] = [];
-  let previous = 1;
-  for (const batchSize of batchSizes) {
-    const grown = trials.at(-1)?.map((trial) => scaledTrial(trial, batchSize / previous));
-    const isKept = grown !== undefined && isLong(grown);
-    if (isKept) for (const _ of new Set(options.kinds)) options.onStep();
-    trials.push(isKept ? grown : await timeLayersAt(engine, sequence, batchSize, options));
-    previous = batchSize;
-  }
-  return trials;
 }
 
 /** The layers alone at one batch size, of which those of a kind are measured once. */
@@ -153,7 +134,7 @@ function tangents(stage: StageGraph, options: DifferentiateOptions, tangentCount
   return { graphs: { forward: graph }, hasBoth: false, hasInputGradients: false, savedBytes: 0 };
 }
 
-/** A layer at another batch size, where it is not measured: calibration needs its part among the layers around it. */
+/** A layer at another batch size, in proportion. */
 export function scaledTrial(trial: LayerTrial, factor: number): LayerTrial {
   const { forwardMs, backwardMs, savedBytes, least } = trial;
   return {

@@ -257,6 +257,34 @@ test('the layers’ times add up to those of real stages', async () => {
   assert.equal(engine.valueCount, 0);
 });
 
+test('on a slow device only parts are measured, at the first and the last size; others are on the line', async () => {
+  const [slow, fast] = [createFakeEngine(), createFakeEngine()];
+  const batchSizes = [1, 2, 5, 10];
+  const sequence = chainOfLinears(150);
+  const { times } = await profileLayers(slow, sequence, options({ batchSizes }));
+  await profileLayers(fast, chainOfLinears(30), options({ batchSizes }));
+  assert.ok(slow.compiled.length < fast.compiled.length / 3, `${slow.compiled.length} of ${fast.compiled.length}`);
+  for (const rows of [times.forwardMs, times.backwardMs])
+    for (const [layer, few] of (rows[0] ?? []).entries()) {
+      const more = (rows[3]?.[layer] ?? 0) - few;
+      for (const [point, part] of [1 / 9, 4 / 9].entries())
+        assert.ok(Math.abs((rows[point + 1]?.[layer] ?? 0) - few - part * more) < 1e-9, `layer ${layer}`);
+    }
+  for (const [point, batchSize] of batchSizes.entries()) {
+    const trial = await createStageTrial(slow, {
+      ...{ sequence, label, layers: [0, 151], sampleCount: batchSize, microBatchSize: batchSize },
+      ...{ training: assumedTraining(4, []), form: { ...wholeForm, passes: 'whole' } },
+    });
+    await trial.microBatch(); // the first adds nothing to the sum of gradients
+    const stageMs = total(await trial.microBatch());
+    trial.release();
+    const rows = [...(times.forwardMs[point] ?? []), ...(times.backwardMs[point] ?? [])];
+    const sumMs = rows.reduce((all, ms) => all + ms, 2 * (times.callMs ?? 0));
+    assert.ok(Math.abs(sumMs / stageMs - 1) < 0.05, `${batchSize} samples: ${sumMs} for ${stageMs}`);
+  }
+  assert.ok((times.updateMs ?? []).every((ms) => ms > 0));
+});
+
 test('no time is negative, even if the whole model seems to take less than the extra of its parts', async () => {
   const engine = createFakeEngine();
   let busyMs = 0;

@@ -1,10 +1,11 @@
 // Measures each layer's forward and backward time on this device at several batch sizes. Layers alone add up to more
 // than a stage compiled whole (calls, layout changes), and a stage whose passes are two graphs costs more than one
-// whose passes are one: the layers alone only share out what real stages take (stage-trial.ts), some of which are
-// measured at each of the batch sizes (calibration.ts).
+// whose passes are one: the layers alone (layer-lines.ts) only share out what real stages take (stage-trial.ts), some
+// of which are measured at each of the batch sizes, or on slow devices at the first and the last (calibration.ts).
 
 import { defined } from '../../../assert.ts';
 import type { DeviceTimes, LayerProfile } from '../../../cluster/cluster.ts';
+import { interpolation } from '../../../cluster/times.ts';
 import type { Engine } from '../../../engine/engine.ts';
 import { cutBytes, frozenBytes, type Layer, type LayerSequence, parameterBytes } from '../../../graph/layers.ts';
 import { median } from '../../../statistics.ts';
@@ -15,17 +16,25 @@ import {
   calibrate,
   calibratedTimes,
   deviceTimes,
-  timeWholeUpdate,
+  longMicroBatchMs,
+  noSplit,
   warmUp,
 } from './calibration.ts';
 import { profileInference } from './inference-profile.ts';
-import { layerKinds, timeLayers } from './layer-trials.ts';
+import { aloneMs, type LayerLines, timeLayerLines } from './layer-lines.ts';
+import { layerKinds, timeLayersAt } from './layer-trials.ts';
 import type { FoundTimes, MeasuredProfile, ProfileOptions } from './measurement.ts';
-import { partStarts } from './parts.ts';
+import { at, partStarts } from './parts.ts';
 import { quickTimes } from './quick-profile.ts';
 import type { Span } from './stage-trial.ts';
-import type { LayerTrial } from './trials.ts';
+import { type LayerTrial, timeCalls } from './trials.ts';
 
+/** Layers alone are measured with no more samples than take so long. */
+const longestAloneMs = 3_000;
+/** Of the time of the backward passes, that of layers whose backward passes are measured split too. */
+const splitPart = 0.9;
+/** A device on which a micro-batch of the smallest size takes longer is slow. */
+const slowMs = 300;
 /** A stage's time is a mean over this span. */
 const span: Span = { ms: 12, runLimit: 4, count: 7, warmRuns: 2 };
 
@@ -45,55 +54,104 @@ export async function profileLayers(
   return { layers: layerProfiles(sequence, training.frozen, largest, batchSize), times, cached: false };
 }
 
-/** Layers and stages at all batch sizes. */
+/** Layers at two batch sizes, and stages at all of them. */
 async function fullTimes(
   engine: Engine,
   sequence: LayerSequence,
   options: ProfileOptions & { readonly kinds: readonly string[] },
 ): Promise<FoundTimes> {
-  const { batchSizes, kinds } = options;
-  const total = batchSizes.length * (new Set(kinds).size + 1);
+  const { batchSizes, training, clock, kinds } = options;
+  const [smallest, most] = [defined(batchSizes[0], 'a batch size'), defined(batchSizes.at(-1), 'a batch size')];
+  const total = (smallest === most ? 1 : 2) * new Set(kinds).size + batchSizes.length;
   let done = 0;
   const onStep = (): void => options.onProgress(++done, total);
-  const trials = await timeLayers(engine, sequence, { ...options, onStep });
-  const times = await timeParts(engine, sequence, { ...options, trials, onStep });
-  const [batchSize, largest] = [defined(batchSizes.at(-1), 'a batch size'), defined(trials.at(-1), 'a measurement')];
-  return { times, largest, batchSize };
+  const lines = await timeLayerLines({
+    ...{ smallest, most, kinds, splitPart },
+    secondSize: (sampleMs) => longestAloneMs / sampleMs,
+    layersAt: (size, which) => timeLayersAt(engine, sequence, size, { training, clock, kinds, onStep, ...which }),
+  });
+  const times = await timeParts(engine, sequence, { ...options, lines, onStep });
+  return { times, largest: lines.large, batchSize: lines.batchSize };
+}
+
+/** What stages come to at one batch size. */
+interface SizeTimes {
+  readonly batchSize: number;
+  readonly calibration: Calibration;
+  readonly times: CalibratedTimes;
 }
 
 /** The layers' times as real stages take them, and what the processor pays besides. */
 async function timeParts(
   engine: Engine,
   sequence: LayerSequence,
-  options: ProfileOptions & { readonly trials: readonly (readonly LayerTrial[])[]; onStep(): void },
+  options: ProfileOptions & { readonly lines: LayerLines; onStep(): void },
 ): Promise<DeviceTimes> {
-  const { batchSizes, training, label, memoryBytes, clock, processWork, trials, onStep } = options;
-  const slowest = defined(trials.at(-1), 'a measurement');
+  const { batchSizes, training, label, memoryBytes, clock, processWork, lines, onStep } = options;
+  const most = defined(batchSizes.at(-1), 'a batch size');
+  const slowest = lines.at(most);
   const starts = partStarts(
     slowest.map(({ forwardMs, backwardMs }) => forwardMs + backwardMs),
     sequence.layers.map((_, layer) => cutBytes(sequence.layers[layer - 1]?.outputs ?? [])),
   );
   const common = { engine, sequence, starts, training, label, memoryBytes, clock, processWork, span };
-  await warmUp({ ...common, batchSize: defined(batchSizes.at(-1), 'a batch size'), alone: slowest });
-  const calibrations: Calibration[] = [];
-  const calibrated: CalibratedTimes[] = [];
-  let updateMs: number | undefined;
+  const isLong = (alone: readonly LayerTrial[]): boolean => aloneMs(alone) > longMicroBatchMs;
+  if (!isLong(slowest)) await warmUp({ ...common, batchSize: most, alone: slowest });
+  const [smallest = most] = batchSizes;
+  const isSlow = aloneMs(lines.small) > slowMs;
+  const callsMs = isSlow ? await timeCalls({ ...common, batchSize: smallest, alone: lines.small }) : 0;
+  const assumed = isSlow ? { overheadMs: callsMs, callsMs, split: noSplit(starts) } : undefined;
+  const found: SizeTimes[] = [];
   for (const [index, batchSize] of batchSizes.entries()) {
-    const alone = defined(trials[index], 'a measurement');
-    const request = { ...common, batchSize, alone, before: calibrations.at(-1) };
-    const calibration = await calibrate(request);
-    calibrations.push(calibration);
-    calibrated.push(calibratedTimes(calibration, alone));
-    updateMs ??= await timeWholeUpdate(request);
+    const alone = lines.at(batchSize);
+    const isBetween = index > 0 && batchSize !== most;
+    if (!isBetween || !isLong(alone)) {
+      const request = { ...common, batchSize, alone, before: found.at(-1)?.calibration, assumed };
+      const calibration = await calibrate(request);
+      found.push({ batchSize, calibration, times: calibratedTimes(calibration, alone) });
+    }
     onStep();
   }
-  const mainMs = calibrations.map((calibration) => calibration.mainMs).filter((ms) => ms !== undefined);
-  return deviceTimes(sequence, training.frozen, calibrated, {
-    fusedFactors: calibrations.map(({ fused }) => fused),
-    callsMs: defined(calibrations[0], 'a calibration').callsMs,
-    mainMs: mainMs.length === 0 ? undefined : median(mainMs),
-    updateMs,
-  });
+  const mainMs = found.map(({ calibration }) => calibration.mainMs).filter((ms) => ms !== undefined);
+  const { calibration: first } = defined(found[0], 'a batch size');
+  const rows = batchSizes.map((size) => timesAt(found, size));
+  return deviceTimes(
+    sequence,
+    training.frozen,
+    rows.map(({ times }) => times),
+    {
+      fusedFactors: rows.map(({ fused }) => fused),
+      callsMs: first.callsMs,
+      mainMs: mainMs.length === 0 ? undefined : median(mainMs),
+      updateMs: first.updateMs,
+    },
+  );
+}
+
+/** As measured, or on the line through the sizes around it. */
+function timesAt(
+  found: readonly SizeTimes[],
+  size: number,
+): { readonly times: CalibratedTimes; readonly fused: number } {
+  const sizes = found.map(({ batchSize }) => batchSize);
+  const { lower, upper, lowerWeight, upperWeight } = interpolation(sizes, size);
+  const [below, above] = [defined(found[lower], 'a size'), defined(found[upper], 'a size')];
+  if (size === below.batchSize || size === above.batchSize) {
+    const { times, calibration } = size === below.batchSize ? below : above;
+    return { times, fused: calibration.fused };
+  }
+  const between = (low: number, high: number): number => lowerWeight * low + upperWeight * high;
+  const row = (key: keyof CalibratedTimes): readonly number[] =>
+    below.times[key].map((ms, layer) => between(ms, at(above.times[key], layer)));
+  return {
+    times: {
+      forwardMs: row('forwardMs'),
+      backwardMs: row('backwardMs'),
+      backwardInputMs: row('backwardInputMs'),
+      backwardWeightMs: row('backwardWeightMs'),
+    },
+    fused: between(below.calibration.fused, above.calibration.fused),
+  };
 }
 
 function layerProfiles(

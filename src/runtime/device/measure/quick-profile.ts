@@ -8,11 +8,12 @@ import type { Engine } from '../../../engine/engine.ts';
 import { cutBytes, type LayerSequence } from '../../../graph/layers.ts';
 import { median } from '../../../statistics.ts';
 import { calibratedTimes, deviceTimes, type Factors, layersMs, noSplit, partFactors } from './calibration.ts';
-import { type LayerTrialOptions, type Runs, scaledTrial, timeEmptyRun, timeLayersAt } from './layer-trials.ts';
+import { timeLayerLines } from './layer-lines.ts';
+import { type LayerTrialOptions, type Runs, timeEmptyRun, timeLayersAt } from './layer-trials.ts';
 import type { FoundTimes, ProfileOptions } from './measurement.ts';
-import { at, partStarts, rangesOf, sum, sumsByPart } from './parts.ts';
-import { type Span, timeMicroBatches, total } from './stage-trial.ts';
-import { inPasses, type LayerTrial, type TrialRequest, timeStages, withTrial } from './trials.ts';
+import { partStarts, rangesOf, sum, sumsByPart } from './parts.ts';
+import { type Span, total } from './stage-trial.ts';
+import { inPasses, type LayerTrial, type TrialRequest, timeCalls, timeStages } from './trials.ts';
 
 /** A micro-batch that is measured takes about so long at this rate, which one core of a laptop reaches or passes… */
 const microBatchMs = 100;
@@ -48,17 +49,16 @@ export async function quickTimes(
   ): Promise<readonly LayerTrial[]> =>
     (await timeLayersAt(engine, sequence, size, { ...trialOptions, ...which })).map((trial) => lessRuns(trial, runMs));
   const byFlops = samplesByFlops(sequence);
-  const mayGrow = most > smallest;
-  const small = await layersAt(smallest, { isBrief: mayGrow });
-  const batchSize = mayGrow ? clamp(samplesFor(byFlops, aloneMs(small) / smallest), smallest + 1, most) : smallest;
-  const large = mayGrow ? await layersAt(batchSize, { splitKinds: longestKinds(kinds, small) }) : small;
+  const lines = await timeLayerLines({
+    ...{ smallest, most, kinds, splitPart, layersAt },
+    secondSize: (sampleMs) => samplesFor(byFlops, sampleMs),
+  });
+  const { small, large, batchSize } = lines;
   const common = { engine, sequence, training, label, memoryBytes, clock, processWork, span };
   const callsMs = await timeCalls({ ...common, batchSize: smallest, alone: small });
   const found = await stageFactors({ ...common, batchSize, alone: large }, callsMs);
   onStep();
-  const calibrated = batchSizes.map((size) =>
-    calibratedTimes(found.factors, onLine({ small, smallest, large, batchSize }, size)),
-  );
+  const calibrated = batchSizes.map((size) => calibratedTimes(found.factors, lines.at(size)));
   const times = deviceTimes(sequence, training.frozen, calibrated, {
     ...found,
     fusedFactors: batchSizes.map(() => found.factors.fused),
@@ -73,23 +73,6 @@ function lessRuns(trial: LayerTrial, runMs: number): LayerTrial {
   return { ...trial, forwardMs: less(trial.forwardMs), backwardMs: less(trial.backwardMs) };
 }
 
-/** The kinds of layers that together take most of the time of the backward passes. */
-function longestKinds(kinds: readonly string[], layers: readonly LayerTrial[]): ReadonlySet<string> {
-  const msByKind = new Map<string, number>();
-  for (const [layer, kind] of kinds.entries())
-    msByKind.set(kind, (msByKind.get(kind) ?? 0) + defined(layers[layer], kind).backwardMs);
-  const longest = [...msByKind].sort(([, one], [, other]) => other - one);
-  const wantedMs = splitPart * sum([...msByKind.values()]);
-  const found = new Set<string>();
-  let knownMs = 0;
-  for (const [kind, ms] of longest) {
-    if (knownMs >= wantedMs) break;
-    found.add(kind);
-    knownMs += ms;
-  }
-  return found;
-}
-
 /** Samples of a micro-batch that is short enough to wait for, by its floating-point operations. */
 function samplesByFlops({ layers }: LayerSequence): number {
   // A backward pass has about two forward passes' work.
@@ -100,44 +83,7 @@ function samplesByFlops({ layers }: LayerSequence): number {
 /** Samples of a micro-batch to measure, from what one takes among few, which is more than one takes among many. */
 function samplesFor(byFlops: number, sampleMs: number): number {
   const mostCount = longestMs / sampleMs;
-  return Math.floor(Math.max(microBatchMs / sampleMs, Math.min(mostCount, Math.max(tellingCount, byFlops))));
-}
-
-function clamp(value: number, least: number, most: number): number {
-  return Math.min(most, Math.max(least, value));
-}
-
-function aloneMs(layers: readonly LayerTrial[]): number {
-  return sum(layers.map(({ forwardMs, backwardMs }) => forwardMs + backwardMs));
-}
-
-/** Each layer on the line through its times at two batch sizes; in proportion where there is one. */
-function onLine(
-  {
-    small,
-    smallest,
-    large,
-    batchSize,
-  }: {
-    readonly small: readonly LayerTrial[];
-    readonly smallest: number;
-    readonly large: readonly LayerTrial[];
-    readonly batchSize: number;
-  },
-  size: number,
-): readonly LayerTrial[] {
-  if (batchSize === smallest) return large.map((trial) => scaledTrial(trial, size / batchSize));
-  const part = (size - smallest) / (batchSize - smallest);
-  return large.map((trial, layer) => {
-    const { forwardMs, backwardMs } = defined(small[layer], 'a layer');
-    // Noise must not make more samples take less.
-    const along = (few: number, many: number): number => few + part * Math.max(0, many - few);
-    return {
-      ...trial,
-      forwardMs: along(forwardMs, trial.forwardMs),
-      backwardMs: along(backwardMs, trial.backwardMs),
-    };
-  });
+  return Math.max(microBatchMs / sampleMs, Math.min(mostCount, Math.max(tellingCount, byFlops)));
 }
 
 /** How stages differ from their layers alone, and what the whole model takes for a round's end. */
@@ -189,13 +135,4 @@ async function stageFactors(request: TrialRequest, callsMs: number): Promise<Sta
     mainMs: mains.length === 0 ? undefined : median(mains),
     updateMs: known.length < parts.length ? undefined : sum(updatesMs),
   };
-}
-
-/** What a stage takes for a micro-batch besides its layers, from a small one: the quickest layer with few samples. */
-async function timeCalls(request: TrialRequest): Promise<number> {
-  const { alone } = request;
-  const layerMs = alone.map(({ forwardMs, backwardMs }) => forwardMs + backwardMs);
-  const quickest = layerMs.indexOf(Math.min(...layerMs));
-  const times = await withTrial(request, [quickest, quickest + 1], 'apart', (trial) => timeMicroBatches(trial, span));
-  return times === undefined ? 0 : Math.max(0, total(times) - at(layerMs, quickest));
 }

@@ -208,8 +208,8 @@ export interface Span {
 }
 
 const warmMs = 10;
-/** Of runs this long one is timed. */
-const longRunMs = 1_000;
+/** Runs of a stage that together take so long are enough, whatever the spans. */
+const enoughMs = 1_000;
 /** Warming up ends where it has taken this long. */
 const warmLimitMs = 3_000;
 
@@ -224,7 +224,8 @@ export async function timeMicroBatches(trial: StageTrial, span: Span): Promise<T
  */
 export async function timeInTurn(trials: readonly StageTrial[], span: Span): Promise<readonly TrialTimes[]> {
   const taken = trials.map((trial) => ({ trial, spans: [] as TrialTimes[], spanLimit: span.count }));
-  for (const one of taken) if (await warmUpTrial(one.trial, span)) one.spanLimit = 1;
+  for (const one of taken)
+    one.spanLimit = Math.max(1, Math.min(span.count, Math.floor(enoughMs / (await warmUpTrial(one.trial, span)))));
   for (let turn = 0; turn < span.count; turn++)
     for (const { trial, spans, spanLimit } of taken) if (turn < spanLimit) spans.push(await meanTimes(trial, span));
   return taken.map(({ spans }) =>
@@ -233,16 +234,16 @@ export async function timeInTurn(trials: readonly StageTrial[], span: Span): Pro
 }
 
 /**
- * The first micro-batches of new graphs take longer, the very first several times as long. Whether they take so long
- * that one is enough.
+ * The first micro-batches of new graphs take longer, the very first several times as long. The time of the last of
+ * them.
  */
-async function warmUpTrial(trial: StageTrial, { runLimit, warmRuns }: Span): Promise<boolean> {
+async function warmUpTrial(trial: StageTrial, { runLimit, warmRuns }: Span): Promise<number> {
   let [lastMs, warm] = [0, 0];
   for (let run = 0; warm < warmLimitMs && (run < warmRuns || (warm < warmMs && run < runLimit)); run++) {
     lastMs = total(await trial.microBatch());
     warm += lastMs;
   }
-  return lastMs > longRunMs;
+  return lastMs;
 }
 
 async function meanTimes(trial: StageTrial, { ms, runLimit }: Span): Promise<TrialTimes> {

@@ -7,7 +7,7 @@ import { type CutTensor, type LayerSequence, parameterBytes } from '../../../gra
 import { optimizerStateCount, type TrainingSpec } from '../../protocol/training-spec.ts';
 import type { LeastKept } from '../recomputation.ts';
 import { wholeForm } from '../stage-form.ts';
-import { type Range, sum } from './parts.ts';
+import { at, type Range, sum } from './parts.ts';
 import {
   createStageTrial,
   type Span,
@@ -15,6 +15,7 @@ import {
   type TrialTimes,
   timeInTurn,
   timeMicroBatches,
+  total,
 } from './stage-trial.ts';
 
 /** The time of one layer compiled alone. */
@@ -126,6 +127,17 @@ export async function withTrial<T>(
   } finally {
     trial.release();
   }
+}
+
+/** What a stage takes for a micro-batch besides its layers, from a small one: the quickest layer with few samples. */
+export async function timeCalls(request: TrialRequest): Promise<number> {
+  const { alone } = request;
+  const layerMs = alone.map(({ forwardMs, backwardMs }) => forwardMs + backwardMs);
+  const quickest = layerMs.indexOf(Math.min(...layerMs));
+  const times = await withTrial(request, [quickest, quickest + 1], 'apart', (trial) =>
+    timeMicroBatches(trial, request.span),
+  );
+  return times === undefined ? 0 : Math.max(0, total(times) - at(layerMs, quickest));
 }
 
 function createTrial(request: TrialRequest, layers: Range, passes: Passes): Promise<StageTrial> {
