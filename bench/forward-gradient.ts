@@ -68,7 +68,7 @@ interface Measured extends Case {
 const mostUnrolled = 32;
 
 /** Passes of a recurrent cell in a case, so that V8 has compiled as much and left as much garbage for all lengths. */
-const sequencePasses = 2048;
+const sequencePasses = 4096;
 
 /** Of the recurrent cell: sequences of a batch, features of a step, elements of its state. */
 const [sequenceCount, featureCount, hiddenCount] = [64, 8, 512];
