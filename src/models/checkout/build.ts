@@ -71,7 +71,10 @@ export function buildCheckout(config: unknown, path: string, options: CheckoutOp
       `${path}: the net has positions for ${positions} tokens, and samples have ${sequence}: give --max-length ` +
         `${positions}.`,
     );
-  const builder = new GraphBuilder(modelType, { seed: options.seed ?? 0 });
+  const builder = new GraphBuilder(modelType, {
+    seed: options.seed ?? 0,
+    initialize: options.initialize ?? true,
+  });
   const logits = built(() => build(builder, { ...options, sequence }), path);
   const graph: Graph = { ...builder.build([logits]), runningVariance: 'unbiased' };
   return {

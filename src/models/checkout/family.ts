@@ -16,6 +16,8 @@ export interface CheckoutOptions {
   readonly dropout?: number;
   /** Seeds what the checkout does not have, such as a new head. Default 0. */
   readonly seed?: number;
+  /** False leaves zeros in place of weights. Default true. */
+  readonly initialize?: boolean;
 }
 
 /** What a net is for. */

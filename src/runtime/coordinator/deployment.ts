@@ -7,7 +7,7 @@ import type { Program } from '../../schedule/program.ts';
 import { scheduleOf } from '../../schedule/schedules.ts';
 import type { PlanRequest } from '../knowledge/layout-planner.ts';
 import { message } from '../protocol/messages.ts';
-import { encodeModel } from '../protocol/model-transfer.ts';
+import { encodeSequence } from '../protocol/model-transfer.ts';
 import { optimizerStateCount } from '../protocol/training-spec.ts';
 import type { CoordinatorContext } from './context.ts';
 import type { MachineEffect } from './machine-types.ts';
@@ -17,7 +17,7 @@ type Effect<Kind extends MachineEffect['kind']> = Extract<MachineEffect, { reado
 
 export class Deployment {
   readonly #context: CoordinatorContext;
-  #model: ReturnType<typeof encodeModel> | undefined;
+  #model: ReturnType<typeof encodeSequence> | undefined;
   /** The plan that is being made. */
   #request: PlanRequest | undefined;
 
@@ -29,12 +29,13 @@ export class Deployment {
   sendModel(device: string): void {
     const { peerToken, subject } = this.#context.options;
     const { sequence, training, label } = subject;
-    this.#model ??= encodeModel(sequence.graph);
-    const { bytes, parameters, buffers } = this.#model;
+    this.#model ??= encodeSequence(sequence);
+    const { tensors, parameters, buffers, lengths } = this.#model;
     const layerNames = sequence.layers.map((layer) => layer.name);
     const labelShape = label.shape.slice(1);
-    const control = { parameters, buffers, training, layerNames, labelShape, labelType: label.type, peerToken };
-    this.#context.send(device, message('model', control, [bytes]));
+    const specs = { parameters, buffers, ...(lengths.length === 0 ? {} : { lengths }) };
+    const control = { ...specs, training, layerNames, labelShape, labelType: label.type, peerToken };
+    this.#context.send(device, message('model', control, tensors));
   }
 
   /**

@@ -87,9 +87,11 @@ export function withAdapters(model: LoadedModel, settings: AdapterSettings, give
   const note =
     `${adapters.length} adapters: ${trained.toLocaleString('en')} of ${all.toLocaleString('en')} weights are trained ` +
     `(${share} %)${whole.size === 0 ? '' : `, with ${[...whole].slice(0, 4).join(', ')} whole`}.`;
+  const { atLength } = model;
   return {
     ...model,
     graph: filled,
+    ...(atLength === undefined ? {} : { atLength: (length) => addAdapters(atLength(length), wanted, seed).graph }),
     notes: [...model.notes, note],
     onlyTrained: names,
     adapters,
