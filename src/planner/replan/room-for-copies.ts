@@ -1,10 +1,10 @@
-// Room for the copies that a loss is survived with (replication.ts). Planners see one stage at a time, and copies are of
-// other stages: so a plan is looked for with as much less memory as the copies of the plan before would take, until both
-// fit. Where rounds overlap copies count whole. Where they follow each other only what is beyond the slack counts: with
-// few weights they fit into what a process is counted for and does not take, and plans are as if there were none.
+// Room for the copies that a loss is survived with (replication.ts). Planners see one stage at a time, and copies are
+// of other stages: so a plan is looked for with as much less memory as the copies of the plan before would take, until
+// both fit. Where rounds overlap copies count whole. Where they follow each other only what is beyond the slack counts:
+// with few weights they fit into what a process is counted for and does not take, and plans are as if there were none.
 
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
-import type { OptimizerState } from '../../cluster/memory.ts';
+import { hasRuntimeBuffers, type OptimizerState } from '../../cluster/memory.ts';
 import { InputError } from '../../errors.ts';
 import { scheduleOf } from '../../schedule/schedules.ts';
 import type { Steps } from '../steps.ts';
@@ -31,7 +31,7 @@ function countedMiB(plan: Plan, { profile, optimizerState, isCopied }: CopiesOpt
   if (plan.virtualWorkers !== undefined || !isCopied) return new Map();
   const { isStream, gradients } = scheduleOf(plan.schedule);
   if (gradients === 'tangent') return new Map();
-  if (!isStream && !profile.layers.some(({ runtimeBytes = 0 }) => runtimeBytes > 0)) return new Map();
+  if (!isStream && !hasRuntimeBuffers(profile)) return new Map();
   const copies = [...copyMiB(plan, profile, optimizerState)];
   return new Map(isStream ? copies : copies.map(([name, mib]) => [name, Math.max(0, mib - slackMiB)] as const));
 }
