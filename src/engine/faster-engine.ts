@@ -1,6 +1,7 @@
-// Which of two engines trains faster on this machine, by what they need for a small piece of a training step.
+// The faster of two engines on this machine, by what they need for a small piece of a training step.
 
 import { defined } from '../assert.ts';
+import { InputError, RunError } from '../errors.ts';
 import { Emitter } from '../graph/emitter.ts';
 import { type Graph, ints } from '../graph/graph.ts';
 import { elementCount, wrap } from '../graph/tensor.ts';
@@ -9,17 +10,49 @@ import type { Engine, Executable, Value } from './engine.ts';
 /** After one run that is not counted. */
 const runCount = 5;
 
-/** The index of the faster engine, and what each took for the piece, in milliseconds (the median). */
-export async function fasterEngine(
-  engines: readonly Engine[],
-  now: () => number = () => performance.now(),
-): Promise<{ readonly index: number; readonly times: readonly number[] }> {
-  const times: number[] = [];
-  for (const engine of engines) times.push(await timeOf(engine, now));
-  return { index: times.indexOf(Math.min(...times)), times };
+export interface FasterEngineOptions {
+  cpu(): Promise<Engine>;
+  /** Rejects with InputError where no GPU can be used. */
+  gpu(): Promise<Engine>;
+  /** Milliseconds, monotonic. Default performance.now. */
+  readonly now?: (() => number) | undefined;
 }
 
-async function timeOf(engine: Engine, now: () => number): Promise<number> {
+/** The engine on the GPU, if there is one and it is faster than the one on the processor; `choice` says why. */
+export async function createFasterEngine({ cpu, gpu, now }: FasterEngineOptions): Promise<Engine> {
+  const onCpu = await cpu();
+  const trial = await tryGpu(gpu, now);
+  if (typeof trial === 'string') return Object.assign(onCpu, { choice: `It computes on the processor: ${trial}` });
+  const { engine: onGpu, ms: gpuMs } = trial;
+  const cpuMs = await timeOf(onCpu, now);
+  const isGpu = gpuMs < cpuMs;
+  await (isGpu ? onCpu : onGpu).close();
+  const choice =
+    `It computes on the ${isGpu ? 'graphics chip' : 'processor'}: a piece of a training step took ` +
+    `${rounded(cpuMs)} ms on the processor and ${rounded(gpuMs)} ms on the graphics chip.`;
+  return Object.assign(isGpu ? onGpu : onCpu, { choice });
+}
+
+/** What the engine on the GPU needs for the piece, or why there is none, in a sentence that begins small. */
+async function tryGpu(
+  create: () => Promise<Engine>,
+  now: FasterEngineOptions['now'],
+): Promise<{ readonly engine: Engine; readonly ms: number } | string> {
+  let engine: Engine | undefined;
+  try {
+    engine = await create();
+    return { engine, ms: await timeOf(engine, now) };
+  } catch (error) {
+    if (!(error instanceof InputError || error instanceof RunError)) throw error;
+    await engine?.close().catch(() => {}); // it has said what is wrong
+    return error.message.charAt(0).toLowerCase() + error.message.slice(1);
+  }
+}
+
+const rounded = (ms: number): string => ms.toFixed(ms < 10 ? 1 : 0);
+
+/** How long an engine needs for the piece, in milliseconds: the median. */
+async function timeOf(engine: Engine, now: () => number = () => performance.now()): Promise<number> {
   const graph = pieceOfTraining();
   const executable = await engine.compile(graph);
   const inputs = Object.fromEntries(

@@ -2,56 +2,28 @@
 
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
-import { mkdtemp, rm } from 'node:fs/promises';
 import { request as httpRequest, type IncomingMessage } from 'node:http';
 import { request as httpsRequest } from 'node:https';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { WebSocket } from 'ws';
 import { defined } from '../assert.ts';
 import { systemClock } from '../clock.ts';
 import { wrap } from '../graph/tensor.ts';
 import { createRandom } from '../random.ts';
-import type { Coordinator } from '../runtime/coordinator/coordinator.ts';
-import { serveWorkers } from '../runtime/host/coordinator-server.ts';
-import { createPeerNetwork } from '../runtime/host/network.ts';
-import { openDoor } from '../runtime/host/security/admission.ts';
-import { enrol } from '../runtime/host/security/enrolment.ts';
 import type { PeerNetwork } from '../runtime/worker/peers.ts';
+import { type Member, peerToken, relayedCluster } from '../testing/relayed-cluster.ts';
 import { type Hello, protocolVersion } from '../transport/handshake.ts';
 import type { Frame, Link } from '../transport/link.ts';
 import { RunWindow } from '../window/server/run-window.ts';
 import { type BrowserSocket, dial, type OpenSocket, socketLink } from './browser-socket.ts';
 import { createPageNetwork } from './page-network.ts';
 
-const folder = await mkdtemp(join(tmpdir(), 'asteroid-tab-'));
-after(() => rm(folder, { recursive: true, force: true }));
 const keepAlive = setInterval(() => {}, 1000);
 after(() => clearInterval(keepAlive));
-const peerToken = 'the-token-of-this-run';
 const facts = { memoryMiB: 1024, cores: 2, engine: 'none', machine: 'page 1' };
 
-interface Member {
-  readonly network: PeerNetwork;
-  readonly links: Link[];
-}
-
-/** A coordinator's server with its window, over TLS or not, and the devices that have joined. */
-async function serverOf(members: ReadonlyMap<string, Member>, isEncrypted: boolean) {
-  const joined: Link[] = [];
-  const coordinator: Pick<Coordinator, 'ask' | 'join'> = {
-    join: (_name, link) => void joined.push(link),
-    ask(device, from, ticket) {
-      const [called, caller] = [members.get(device), members.get(from)];
-      if (called === undefined || caller === undefined) return false;
-      called.network.called?.({ name: from, url: caller.network.url }, ticket);
-      return true;
-    },
-  };
-  const place = { host: '127.0.0.1', port: 0, clock: systemClock, insecure: false, folder };
-  const reached = isEncrypted ? { ...place, advertise: '192.0.2.1' } : place;
-  const door = await openDoor(reached);
+/** A coordinator's server with its window, over TLS or not, and what joins it. */
+async function cluster(isEncrypted: boolean) {
   let link: () => string = () => '';
   const window = new RunWindow({
     ...{ model: 'net', clock: systemClock, record: () => {} },
@@ -59,20 +31,10 @@ async function serverOf(members: ReadonlyMap<string, Member>, isEncrypted: boole
       link = opened.link;
     },
   });
-  const { server } = await serveWorkers({
-    ...{ coordinator: coordinator as Coordinator, door, peerToken, observe: () => {}, cluster: reached },
-    guests: window.guests({ isEncrypted }),
-  });
+  const at = await relayedCluster({ isEncrypted, guests: window.guests({ isEncrypted }) });
+  const { server, door, members } = at;
   const origin = server.url.replace(/^ws/, 'http');
   window.begin({ url: origin, isFar: false, joinCode: door.joinCode });
-  return { server, window, door, joined, origin, link: (): string => link() };
-}
-
-/** The server, and what joins it. */
-async function cluster(isEncrypted: boolean) {
-  const members = new Map<string, Member>();
-  const at = await serverOf(members, isEncrypted);
-  const { server, window, door, origin } = at;
   const open: OpenSocket = (target) =>
     new WebSocket(target, { origin, rejectUnauthorized: false }) as unknown as BrowserSocket;
   const url = `${server.url}/device`;
@@ -80,6 +42,7 @@ async function cluster(isEncrypted: boolean) {
     ...{ protocol: protocolVersion, purpose: 'worker', name: 'tab', credential: door.joinCode, facts },
     ...more,
   });
+  const pages: PeerNetwork[] = [];
   /** A tab that has joined. */
   const page = async (
     wanted: string,
@@ -91,35 +54,15 @@ async function cluster(isEncrypted: boolean) {
     const onLink = (other: Link): void => void links.push(other);
     const network = createPageNetwork({ name, url, open, token: peerToken, relaySecret, clock: systemClock, onLink });
     members.set(name, { network, links });
+    pages.push(network);
     return { network, links, coordinator: socketLink(dialled, isEncrypted), relaySecret };
   };
   const close = async (): Promise<void> => {
-    await Promise.all([...members.values()].map(({ network }) => network.close()));
+    await Promise.all(pages.map((network) => network.close()));
     await window.close();
-    await server.close('over');
+    await at.close();
   };
-  const worker = (name: string): Promise<Member> => workerOf(name, at, members, isEncrypted);
-  return { ...at, open, url, hello, page, worker, close };
-}
-
-/** A worker of Node that nobody reaches but over the coordinator. */
-async function workerOf(
-  name: string,
-  { server, door }: Pick<Awaited<ReturnType<typeof serverOf>>, 'server' | 'door'>,
-  members: Map<string, Member>,
-  isEncrypted: boolean,
-): Promise<Member> {
-  const admission = isEncrypted
-    ? await enrol({ url: server.url, name, joinCode: async () => door.joinCode })
-    : undefined;
-  const links: Link[] = [];
-  const network = await createPeerNetwork({
-    ...{ name, host: '127.0.0.1', token: peerToken, onLink: (other: Link) => void links.push(other) },
-    relay: { url: server.url, ...(admission && { tls: admission.tls }) },
-    ...(admission && { identity: admission.identity }),
-  });
-  members.set(name, { network, links });
-  return { network, links };
+  return { ...at, window, origin, open, url, hello, page, link: (): string => link(), close };
 }
 
 type Cluster = Awaited<ReturnType<typeof cluster>>;
@@ -149,7 +92,7 @@ async function passes(link: Link, other: Link): Promise<void> {
 for (const isEncrypted of [true, false])
   test(`${isEncrypted ? 'over TLS' : 'plain'}: tabs and a worker are met over the relay, whoever calls`, async () => {
     const at = await cluster(isEncrypted);
-    const [first, second, worker] = [await at.page('first'), await at.page('second'), await at.worker('worker')];
+    const [first, second, worker] = [await at.page('first'), await at.page('second'), await at.enter('worker', true)];
     const met = async (caller: Member, callee: Member, name: string): Promise<Link> => {
       const link = await caller.network.connect({ name, url: callee.network.url });
       await until(() => callee.links.length > 0);
@@ -288,7 +231,7 @@ test('frames of a tab that are wrong end its link with a sentence, and nobody el
 
 test('what a tab sends to a peer over the relay ends that link alone where it is wrong', async () => {
   const at = await cluster(false);
-  const [first, worker] = [await at.page('first'), await at.worker('worker')];
+  const [first, worker] = [await at.page('first'), await at.enter('worker', true)];
   const good = await first.network.connect({ name: 'worker', url: worker.network.url });
   await until(() => worker.links.length > 0);
   const bad = await at.page('bad');
@@ -327,7 +270,8 @@ test('only the thread that computes may compile, and the page for devices may st
   assert.doesNotMatch(await policyOf('/'), /worker-src|unsafe/);
   assert.match(await policyOf('/join'), /script-src 'self';.*worker-src 'self';/);
   assert.doesNotMatch(await policyOf('/join'), /unsafe/);
-  assert.match(await policyOf('/compute.js'), /default-src 'none'; script-src 'self' 'wasm-unsafe-eval';/);
+  assert.doesNotMatch(await policyOf('/compute.js'), /unsafe/);
+  assert.match(await policyOf('/engine.js'), /default-src 'none'; script-src 'self' 'wasm-unsafe-eval';/);
 });
 
 test('the engine is compressed, and loaded once', async () => {

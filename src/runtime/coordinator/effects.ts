@@ -48,9 +48,10 @@ const handlers: {
     deployment.deploy(effect);
   },
   feed: ({ context }, { round }) => context.feed.feed(round, context.epoch),
-  committed({ context, decisions, timer }, { round, loss, correctCount, learningRate, results }) {
+  committed({ context, presence, decisions, timer }, { round, loss, correctCount, learningRate, results }) {
     const { machine, hooks } = context.options;
     timer.batchCame();
+    presence.committed(round);
     decisions.committed(results, isUsualRound(machine, round));
     hooks.onCommitted(round, loss, correctCount, learningRate, results);
     const outputs = context.results?.take(round);
