@@ -5,7 +5,8 @@ import { heldStage, movedBytes } from './inference-memory.ts';
 const mib = 2 ** 20;
 
 test('weights lie in memory four times while compiled, and once more for each further number of samples', () => {
-  const demand = { weightBytes: 10 * mib, activationBytes: 3 * mib };
+  const moved = { endBytes: 2 * mib, widestBytes: 0 };
+  const demand = { weightBytes: 10 * mib, sessionBytes: mib, moved };
   const held = (memoryMiB: number | undefined, sizeCount?: number) =>
     heldStage({
       ...demand,
@@ -24,6 +25,16 @@ test('weights lie in memory four times while compiled, and once more for each fu
 
 test('two micro-batches at each end, and the widest layer, move through a stage', () => {
   const cuts = [5, 100, 7, 30, 2];
-  assert.equal(movedBytes(cuts, [0, 4]), 2 * (5 + 2) + 107);
-  assert.equal(movedBytes(cuts, [2, 4]), 2 * (7 + 2) + 37);
+  assert.deepEqual(movedBytes(cuts, [0, 4], 1), { endBytes: 2 * (5 + 2), widestBytes: 107 });
+  assert.deepEqual(movedBytes(cuts, [2, 4], 3), { endBytes: 6 * (7 + 2), widestBytes: 3 * 37 });
+});
+
+test('each number of samples has memory of its own for its runs, half of that for half as many', () => {
+  const moved = { endBytes: 0, widestBytes: 8 * mib };
+  const bytes = (sizeCount: number): number =>
+    heldStage({ weightBytes: 0, sessionBytes: 0, moved, memoryBytes: undefined, sizeCount }).bytes;
+  assert.deepEqual(
+    [1, 2, 3, 4].map(bytes),
+    [12, 18, 21, 22.5].map((size) => size * mib),
+  );
 });
