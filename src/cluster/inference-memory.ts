@@ -10,10 +10,10 @@ export const compiledLimit = 4;
 
 /**
  * How often weights that are not in a file lie in memory while a stage is compiled for its first number of samples: as
- * they came, in the model that the engine is given, as it reads that, and packed. Measured:
- * bench/results/2026-11-28-large-model.md.
+ * they came, as the compute thread gets them, in the model that the engine is given, as it reads that, and packed.
+ * Measured: bench/results/2026-11-29-inference-memory.md.
  */
-const copiesWhileCompiled = 4;
+const copiesWhileCompiled = 5;
 
 /** What a layer takes of a session, beside weights and activations. */
 export const layerSessionBytes: number = 2 ** 17;
