@@ -89,7 +89,11 @@ copyFileSync(at('tools/command-line.cjs'), at('dist/bundle/command-line.cjs'));
 // from its package (src/window/server/page-files.ts).
 const engine = {
   name: 'engine',
-  setup: ({ onResolve }) => onResolve({ filter: /^onnxruntime-web/ }, () => ({ path: '/ort.js', external: true })),
+  setup: ({ onResolve }) =>
+    onResolve({ filter: /^onnxruntime-web/ }, ({ path }) => ({
+      path: path.endsWith('/webgpu') ? '/ort-gpu.js' : '/ort.js',
+      external: true,
+    })),
 };
 const pageOptions = {
   bundle: true,
@@ -112,7 +116,7 @@ renameSync(at('dist/window/page/main.js'), at('dist/window/page/page.js'));
 for (const name of ['index.html', 'icon.svg']) copyFileSync(at(`src/window/page/${name}`), at(`dist/window/page/${name}`));
 await build({
   ...pageOptions,
-  entryPoints: ['join.ts', 'join.css', 'compute.ts'].map((name) => at(`src/tab/page/${name}`)),
+  entryPoints: ['join.ts', 'join.css', 'compute.ts', 'engine.ts'].map((name) => at(`src/tab/page/${name}`)),
   outdir: at('dist/tab/page'),
   plugins: [engine],
 });

@@ -45,7 +45,7 @@ export async function createOnnxRuntimeNodeEngine(options: OnnxRuntimeNodeOption
   const adapted = options.pacing === undefined ? roomy : paced(roomy, options.pacing);
   const name = `onnxruntime-node ${runtime.env.versions.node ?? ''}`.trim();
   return options.device === 'gpu'
-    ? createGpuEngine(adapted, { name, now: options.now, ...(options.onDetour && { onDetour: options.onDetour }) })
+    ? createGpuEngine(adapted, { name, now: options.now, onDetour: options.onDetour })
     : createOnnxRuntimeEngine(adapted, { name, threadCount, now: options.now });
 }
 
