@@ -305,9 +305,9 @@ function checkSchedule(name: string): void {
 
 /** A plan from a file must be for this model, batch and number of devices. */
 export function checkPlanFits(
-  plan: Plan,
+  plan: PlanLayout,
   sequence: LayerSequence,
-  { batch, microBatch, workers, remote }: TrainSettings,
+  { batch, microBatch, workers, remote, perturb }: TrainSettings,
 ): void {
   const layerCount = sequence.layers.length;
   const end = defined(plan.stages.at(-1), 'a stage').layers[1];
@@ -335,4 +335,10 @@ export function checkPlanFits(
       `The plan needs ${deviceCount} devices, the run has ${workers + remote}: raise --workers or --remote.`,
     );
   }
+  const last = defined(plan.stages.at(-1), 'a stage').samples.filter((share) => share > 0).length;
+  if (perturb === 'activations' && last > 1)
+    throw new InputError(
+      `The plan shares the last stage out to ${last} devices, and --perturb activations trains it on one: give it one ` +
+        'device, or leave --perturb out.',
+    );
 }
