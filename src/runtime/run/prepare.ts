@@ -3,7 +3,7 @@
 
 import { defined } from '../../assert.ts';
 import { differentiate } from '../../autodiff/differentiate.ts';
-import type { Cluster, Plan } from '../../cluster/cluster.ts';
+import type { Cluster, Plan, PlanLayout } from '../../cluster/cluster.ts';
 import { InputError } from '../../errors.ts';
 import type { Graph } from '../../graph/graph.ts';
 import { bufferBytes, type LayerSequence, parameterBytes } from '../../graph/layers.ts';
