@@ -2,9 +2,11 @@
 // the plan's prediction, tokens a second:
 //   npm run bench -- adapters [--models minilm,gpt2,smollm] [--python FILE] [--steps 50] [--limits 230,450,450]
 //     [--batch 4] [--sequence 32] [--checkpoint DIR --texts FILE.csv] [--no-copies] [--folder DIR] [--json]
-// `--limits`: MiB of each worker (--max-memory), by model. `--checkpoint`: weights for the first model, instead of
-// random ones; `--texts`: its data, a CSV with the columns text and label. `--no-copies`: no stage is copied to another
-// device (--replicate-every 0). Writes bench/results/.
+// `--limits`: MiB of each worker (--max-memory), by model; the last one is that of the others, too. `--checkpoint`:
+// weights for the first model, instead of random ones; `--texts`: its data, a CSV with the columns text and label.
+// `--no-copies`: no stage is copied to another device (--replicate-every 0). Each model's result is a file of its own
+// in bench/results/. Exit code 1 where losses differ by more than 1e-3, a worker takes more than the prediction and
+// 10 % and 30 MiB, or one worker alone would do.
 
 import { spawnSync } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
@@ -59,13 +61,23 @@ interface Ours {
   readonly losses: readonly number[];
   readonly samplesPerS: number;
   readonly workers: readonly Worker[];
-  /** What a plan for one such worker says. */
-  readonly alone: string;
+  /** What a plan for one such worker says; undefined: it would do. */
+  readonly alone: string | undefined;
+}
+
+/** What came of a model. */
+interface Result {
+  readonly model: string;
+  readonly limitMiB: number;
+  /** The most by which the losses of a step differ. */
+  readonly difference: number;
+  readonly theirs: Theirs;
+  readonly ours: Ours;
 }
 
 type Line = Readonly<Record<string, unknown>> & { readonly event: string };
 
-const results = [];
+const results: Result[] = [];
 const models = values.models.split(',');
 for (const [index, model] of models.entries()) {
   const folder = mkdtempSync(join(values.folder, 'asteroid-adapters-'));
@@ -78,11 +90,15 @@ for (const [index, model] of models.entries()) {
       (most, loss, step) => Math.max(most, Math.abs(loss - (theirs.losses[step] ?? Number.NaN))),
       0,
     );
-    results.push({ model, limitMiB, difference, theirs, ours });
+    const result = { model, limitMiB, difference, theirs, ours };
+    results.push(result);
+    report(result);
   } finally {
     rmSync(folder, { recursive: true, force: true });
   }
 }
+
+process.exitCode = results.every(isMet) ? 0 : 1;
 
 function texts(): Readonly<Record<string, string>> {
   const { checkpoint, texts: file } = values;
@@ -152,48 +168,68 @@ function workersOf(folder: string, events: readonly Line[]): readonly Worker[] {
 }
 
 /** Whether one worker with this limit could have trained it. */
-function alone(folder: string, limitMiB: number): string {
+function alone(folder: string, limitMiB: number): string | undefined {
   const cluster = { devices: [{ name: 'a', memoryMiB: limitMiB - 160 }], links: { default: { bandwidthMbps: 1000 } } };
   mkdirSync(join(folder, 'alone'), { recursive: true });
   writeFileSync(join(folder, 'alone/cluster.json'), JSON.stringify(cluster));
   const main = fileURLToPath(new URL('../dist/cli/main.js', import.meta.url));
   const args = ['plan', '--profile', 'run/profile.json', '--cluster', 'alone/cluster.json', '--batch', `${batch}`];
   const ended = spawnSync(process.execPath, [main, ...args], { cwd: folder, encoding: 'utf8' });
-  return ended.status === 0 ? 'it would fit one' : ended.stderr.trim().replace(/^asteroid: /, '');
+  return ended.status === 0 ? undefined : ended.stderr.trim().replace(/^asteroid: /, '');
 }
 
-const rows = results.map(({ model, difference, theirs, ours }) => [
-  model,
-  `${(theirs.parameters / 1e6).toFixed(1)} M`,
-  theirs.trained.toLocaleString('en'),
-  difference.toExponential(1),
-  (ours.samplesPerS * theirs.sequence).toFixed(0),
-  (theirs.samplesPerS * theirs.sequence).toFixed(0),
-  (ours.samplesPerS / theirs.samplesPerS).toFixed(2),
-  theirs.peakMiB.toFixed(0),
-]);
-const peaks = results.flatMap(({ model, limitMiB, ours }) =>
-  ours.workers.map(({ name, layers, peakMiB, predictedMiB }) => [
+/** What a worker may take at most, where so much is predicted. */
+function mostMiB({ predictedMiB }: Worker): number {
+  return 1.1 * predictedMiB + 30;
+}
+
+function isMet({ difference, ours: { workers, alone: refusal } }: Result): boolean {
+  return difference <= 1e-3 && workers.every((worker) => worker.peakMiB <= mostMiB(worker)) && refusal !== undefined;
+}
+
+function textOf(result: Result): string {
+  const { model, limitMiB, difference, theirs, ours } = result;
+  const row = [
     model,
-    `${limitMiB}`,
-    name,
-    layers,
-    peakMiB.toFixed(0),
-    predictedMiB.toFixed(0),
-    (peakMiB / predictedMiB).toFixed(2),
-  ]),
-);
-const text = [
-  table(
-    ['model', 'weights', 'trained', 'losses differ by', 'tokens/s, 3 workers', 'PEFT', 'ratio', 'PEFT, peak MiB'],
-    rows,
-  ),
-  table(['model', 'limit MiB', 'worker', 'layers', 'peak MiB', 'predicted', 'ratio'], peaks),
-  ...results.map(({ model, ours }) => `${model} on one such worker: ${ours.alone}`),
-].join('\n\n');
-console.log(values.json ? JSON.stringify(results) : text);
-const what = `${steps} steps of ${batch} samples, PEFT with ${threads} threads on one device`;
-writeResult(
-  'adapters',
-  (date) => `# Adapters over three workers, beside PEFT (${date})\n\n${machine()}. ${what}.\n\n${text}\n`,
-);
+    `${(theirs.parameters / 1e6).toFixed(1)} M`,
+    theirs.trained.toLocaleString('en'),
+    difference.toExponential(1),
+    (ours.samplesPerS * theirs.sequence).toFixed(0),
+    (theirs.samplesPerS * theirs.sequence).toFixed(0),
+    (ours.samplesPerS / theirs.samplesPerS).toFixed(2),
+    theirs.peakMiB.toFixed(0),
+  ];
+  const peaks = ours.workers.map((worker) => [
+    ...[worker.name, worker.layers, worker.peakMiB.toFixed(0), worker.predictedMiB.toFixed(0)],
+    ...[(worker.peakMiB / worker.predictedMiB).toFixed(2), mostMiB(worker).toFixed(0)],
+  ]);
+  const head = [
+    'model',
+    'weights',
+    'trained',
+    'losses differ by',
+    'tokens/s, 3 workers',
+    'PEFT',
+    'ratio',
+    'PEFT, peak MiB',
+  ];
+  return [
+    table(head, [row]),
+    `Workers of ${limitMiB} MiB${values['no-copies'] ? ', without copies for the case of a loss' : ''}:`,
+    table(['worker', 'layers', 'peak MiB', 'predicted', 'ratio', 'may take'], peaks),
+    `One such worker alone: ${ours.alone ?? 'it would do'}`,
+    isMet(result) ? 'As planned.' : '**Not as planned.**',
+  ].join('\n\n');
+}
+
+/** Prints and writes a model's result. */
+function report(result: Result): void {
+  const text = textOf(result);
+  console.log(values.json ? JSON.stringify(result) : `${text}\n`);
+  const what = `${steps} steps of ${batch} samples, PEFT with ${threads} threads on one device`;
+  const title = `Adapters of ${result.model} over three workers, beside PEFT`;
+  writeResult(
+    `adapters-${result.model}${values['no-copies'] ? '-no-copies' : ''}`,
+    (date) => `# ${title} (${date})\n\n${machine()}. ${what}.\n\n${text}\n`,
+  );
+}

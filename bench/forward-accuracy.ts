@@ -61,12 +61,14 @@ interface Method {
   readonly stages?: number;
   readonly trained?: 'head' | 'norms and biases';
   readonly scale?: string;
+  readonly perturb?: 'activations';
 }
 
 const fromScratch: Readonly<Record<string, Method>> = {
   BP: { tangents: 0 },
   FGD: { tangents: 1 },
   Async: { tangents: 1, stages: 3 },
+  activations: { tangents: 1, perturb: 'activations' },
 };
 /** As in App. I.1: the head moves from the start, norms grow to 0.15 in the first epochs. */
 const transfer: Readonly<Record<string, Method>> = {
@@ -76,6 +78,8 @@ const transfer: Readonly<Record<string, Method>> = {
   'FGD, head, 1': { tangents: 1, trained: 'head' },
   'FGD, head, 16': { tangents: 16, trained: 'head' },
   'FGD, head, 64': { tangents: 64, trained: 'head' },
+  'activations, head, 1': { tangents: 1, trained: 'head', perturb: 'activations' },
+  'activations, head, 16': { tangents: 16, trained: 'head', perturb: 'activations' },
   'BP, head and norms': { tangents: 0, trained: 'norms and biases' },
   'Async*, head and norms': { tangents: 4, stages: 4, trained: 'norms and biases', scale: '*_bn*=0.15:5' },
 };
@@ -86,12 +90,15 @@ const smaller: Readonly<Record<string, Method>> = {
   'rademacher, 1': { tangents: 1 },
   'rademacher, 4': { tangents: 4 },
   'rademacher, 16': { tangents: 16 },
+  'activations, 1': { tangents: 1, perturb: 'activations' },
+  'activations, 4': { tangents: 4, perturb: 'activations' },
   'biases and head, 1': { tangents: 1, trained: 'norms and biases' },
   'biases and head, 16': { tangents: 16, trained: 'norms and biases' },
   'biases and head by backpropagation': { tangents: 0, trained: 'norms and biases' },
 };
 
-const smallNets = ['conv-s', 'conv-l', 'fc-s', 'fc-l'].flatMap((net) =>
+/** The cheapest first: a stopped table has them. */
+const smallNets = ['fc-s', 'conv-s', 'fc-l', 'conv-l'].flatMap((net) =>
   ['tanh', 'relu'].map((activation) => `${net}:activation=${activation},classes=10`),
 );
 /** Of a net: its head, and what else has few weights. */
@@ -240,6 +247,7 @@ async function trainOnce(engine: Engine, key: Key): Promise<Run> {
       },
       ...(tangents === 0 ? {} : { mode: 'forward-gradient', tangents, tangent: kind }),
       ...(difference === undefined ? {} : { tangentDifference: difference }),
+      ...(method.perturb === undefined ? {} : { perturb: method.perturb }),
       ...(method.scale === undefined ? {} : { tangentScale: [method.scale] }),
     },
     {},
@@ -283,19 +291,22 @@ const read = (): Run[] =>
 const keyOf = ({ table: name, dataset, net, method, rate, epochs, samples }: Key): string =>
   JSON.stringify([name, dataset, net, method, rate, epochs, samples]);
 
+/** Samples that are normalized together have no derivatives of their own. */
+function isPossible(net: string, { perturb }: Method): boolean {
+  return perturb === undefined || !/^(conv|fc)-l/.test(net);
+}
+
 function wanted(): Key[] {
   const [epochs, samples] = [Number(flags.epochs), Number(flags.samples)];
+  const sets = Object.keys(datasets) as DatasetName[];
   return flags.tables.split(',').flatMap((name) => {
     const { nets, methods } = defined(tables[name], `table ${name}`);
-    return nets.flatMap((net) =>
-      (Object.keys(datasets) as DatasetName[]).flatMap((dataset) =>
-        Object.keys(methods).flatMap((method) =>
-          flags.rates
-            .split(',')
-            .map((rate) => ({ table: name, dataset, net, method, rate: Number(rate), epochs, samples })),
-        ),
-      ),
+    const all = sets.flatMap((dataset) =>
+      nets.flatMap((net) => Object.keys(methods).map((method) => ({ table: name, dataset, net, method }))),
     );
+    return all
+      .filter(({ net, method }) => isPossible(net, defined(methods[method], method)))
+      .flatMap((one) => flags.rates.split(',').map((rate) => ({ ...one, rate: Number(rate), epochs, samples })));
   });
 }
 

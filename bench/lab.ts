@@ -15,7 +15,7 @@
 //     recovery each device lost in turn: time until training goes on, and its speed then; what copies cost
 //     slowed   a link, and a device, that become slow in training: when that is noticed, and the speed then
 //     async    plans whose rounds overlap beside the best others, in A, C and D (two hours)
-//     forward  forward gradients on 2, 3 and 4 equal devices: AsyncFGD over FGD (an hour)
+//     forward  forward gradients on 2, 3 and 4 equal devices: AsyncFGD over FGD (25 minutes)
 //     ftpipehd two equal devices and a slow one: FTPipeHD's re-partition, and a kill (its Table III; ten minutes)
 //     infer    four equal devices beside one for DeiT-Small and ViT-Base, and ten plans beside what they predict
 //     pipeedge the clusters of PipeEdge's Table IV with a quarter of their devices: `best`, `pipeedge`, `even`

@@ -39,6 +39,16 @@ const models = {
     batch: 8,
     ends: [12, 30, 54],
   },
+  '31 M weights': {
+    flags: [
+      '--model',
+      `mlp:features=784,hidden=${Array(8).fill(2048).join('-')},classes=10`,
+      '--data',
+      'synthetic:784:10:640',
+    ],
+    batch: 32,
+    ends: [3, 6, 9],
+  },
 } as const satisfies Readonly<Record<string, Model>>;
 
 interface Case {
@@ -51,6 +61,7 @@ interface Case {
 }
 
 const [small, large] = ['mobilenet-v2, 28 pixels', 'mobilenet-v2, 224 pixels'] as const;
+const heavy = '31 M weights';
 const none = ['--staleness-correction', 'none'];
 const cases: readonly Case[] = [
   { model: 'digits', schedule: 'async', microBatchCount: 1, more: none },
@@ -73,6 +84,11 @@ const cases: readonly Case[] = [
   { model: large, schedule: 'async', microBatchCount: 1, more: none },
   { model: large, schedule: 'async', microBatchCount: 4, more: none },
   { model: large, schedule: 'async', microBatchCount: 1, more: ['--staleness-correction', 'nesterov'] },
+  { model: heavy, schedule: '1f1b', microBatchCount: 4 },
+  { model: heavy, schedule: '1f1b', microBatchCount: 4, more: ['--replicate-every', '1'] },
+  { model: heavy, schedule: '1f1b', microBatchCount: 4, more: ['--replicate-every', '0'] },
+  { model: heavy, schedule: '1f1b', microBatchCount: 4, isReplicated: true },
+  { model: heavy, schedule: 'async', microBatchCount: 4, more: none },
 ];
 
 /** What a worker took at most, and what was predicted, MiB. */

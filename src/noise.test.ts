@@ -34,6 +34,20 @@ for (const { values, kind, seed, round, ...part } of cases) {
   });
 }
 
+for (const kind of ['gaussian', 'rademacher'] as const) {
+  test(`${kind} noise from any element on is a piece of the whole`, () => {
+    const draw = (first: number, count: number): number[] => {
+      const found = new Float32Array(count);
+      const part = { name: 'w', offset: 0, count, scale: 1, tangent: 2, first };
+      writeNoise(found, { kind, seed: 3, round: 4, parts: [part] });
+      return [...found];
+    };
+    const whole = draw(0, 400);
+    for (const first of [1, 2, 3, 4, 31, 32, 33, 97, 128, 255])
+      for (const count of [1, 2, 30, 140]) assert.deepEqual(draw(first, count), whole.slice(first, first + count));
+  });
+}
+
 test('parts lie at their places, are scaled, and add up', () => {
   const draw = (...parts: readonly NoisePart[]): Float32Array => {
     const found = new Float32Array(300).fill(9);

@@ -1,6 +1,6 @@
 // The noise of forward gradients: a standard random direction for each parameter, round and tangent, drawn by counting
 // (Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"). Any device makes any part of it
-// again, to the bit, from a few numbers; an independent program can too (tools/forward_gradient_oracle.py).
+// again, to the bit, from a few numbers; an independent program does (test/fixtures/forward-gradient).
 //
 // Element e of the direction z of a parameter: key = (seed mod 2³², FNV-1a-32 of its name in UTF-8), counter =
 // (block, tangent, round, 0x46474431).
@@ -17,12 +17,14 @@ export const noiseKinds: readonly [NoiseKind, NoiseKind] = ['gaussian', 'rademac
 export interface NoisePart {
   /** The parameter. */
   readonly name: string;
-  /** The first element of the vector, and how many; they are elements 0, 1, … of the direction. */
+  /** The first element of the vector, and how many; they are elements `first`, `first` + 1, … of the direction. */
   readonly offset: number;
   readonly count: number;
   readonly scale: number;
   /** Of the directions of a round: from 0. */
   readonly tangent: number;
+  /** The first element of the direction. Default 0. */
+  readonly first?: number;
 }
 
 /** A vector of noise: the sum of its parts, 0 where there is none. */
@@ -44,11 +46,11 @@ const roundCount = 10;
 /** Writes the noise over all of `into`. */
 export function writeNoise(into: Float32Array, { kind, seed, round, parts }: Noise): void {
   into.fill(0);
-  for (const { name, offset, count, scale, tangent } of parts) {
+  for (const { name, offset, count, scale, tangent, first = 0 } of parts) {
     const block = new PhiloxBlocks(seed, fnv1a(name), [tangent, round, purpose]);
     const place = into.subarray(offset, offset + count);
-    if (kind === 'gaussian') addGaussian(place, block, scale);
-    else addRademacher(place, block, scale);
+    if (kind === 'gaussian') addGaussian(place, block, { scale, first });
+    else addRademacher(place, block, { scale, first });
   }
 }
 
@@ -103,15 +105,18 @@ export class PhiloxBlocks {
   }
 }
 
-function addRademacher(into: Float32Array, block: PhiloxBlocks, scale: number): void {
-  const count = into.length;
-  for (let first = 0; first < count; first += 32) {
-    const word = (first >>> 5) & 3;
-    if (word === 0) block.compute(first >>> 7);
-    let bits = word === 0 ? block.w0 : word === 1 ? block.w1 : word === 2 ? block.w2 : block.w3;
-    const end = Math.min(count, first + 32);
-    for (let index = first; index < end; index++) {
-      into[index] = (into[index] as number) + ((bits & 1) * 2 - 1) * scale;
+type Slice = Required<Pick<NoisePart, 'scale' | 'first'>>;
+
+function addRademacher(into: Float32Array, block: PhiloxBlocks, { scale, first }: Slice): void {
+  let at = 0;
+  for (let word = Math.floor(first / 32); at < into.length; word++) {
+    const part = word & 3;
+    if (part === 0 || at === 0) block.compute(word >>> 2);
+    const skipped = at === 0 ? first & 31 : 0;
+    let bits = (part === 0 ? block.w0 : part === 1 ? block.w1 : part === 2 ? block.w2 : block.w3) >>> skipped;
+    const end = Math.min(into.length, at + 32 - skipped);
+    for (; at < end; at++) {
+      into[at] = (into[at] as number) + ((bits & 1) * 2 - 1) * scale;
       bits >>>= 1;
     }
   }
@@ -119,19 +124,19 @@ function addRademacher(into: Float32Array, block: PhiloxBlocks, scale: number): 
 
 const scaleOfWord = 1 / 2 ** 32;
 
-function addGaussian(into: Float32Array, block: PhiloxBlocks, scale: number): void {
+function addGaussian(into: Float32Array, block: PhiloxBlocks, { scale, first }: Slice): void {
   const count = into.length;
-  for (let first = 0; first < count; first += 4) {
-    block.compute(first >>> 2);
-    addPair(into, first, block.w0 >>> 0, block.w1 >>> 0, scale);
-    if (first + 2 < count) addPair(into, first + 2, block.w2 >>> 0, block.w3 >>> 0, scale);
+  for (let at = -(first & 3); at < count; at += 4) {
+    block.compute((first + at) >>> 2);
+    if (at + 1 >= 0) addPair(into, at, [block.w0 >>> 0, block.w1 >>> 0], scale);
+    if (at + 2 < count) addPair(into, at + 2, [block.w2 >>> 0, block.w3 >>> 0], scale);
   }
 }
 
-/** Box and Muller's pair of normal numbers; of an odd count, the last is left out. */
-function addPair(into: Float32Array, at: number, first: number, second: number, scale: number): void {
+/** Box and Muller's pair of normal numbers, as far as it is within. */
+function addPair(into: Float32Array, at: number, [first, second]: readonly [number, number], scale: number): void {
   const radius = Math.sqrt(-2 * Math.log((first + 1) * scaleOfWord));
   const angle = 2 * Math.PI * (second * scaleOfWord);
-  into[at] = (into[at] as number) + scale * Math.fround(radius * Math.cos(angle));
+  if (at >= 0) into[at] = (into[at] as number) + scale * Math.fround(radius * Math.cos(angle));
   if (at + 1 < into.length) into[at + 1] = (into[at + 1] as number) + scale * Math.fround(radius * Math.sin(angle));
 }

@@ -6,10 +6,12 @@
 // command runs need not be compiled first.
 
 import { execFileSync } from 'node:child_process';
-import { copyFileSync, mkdtempSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { copyFileSync, existsSync, mkdirSync, mkdtempSync, readFileSync, renameSync, rmSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
 import { basename, dirname, join, relative } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { gzipSync } from 'node:zlib';
 import { build } from 'esbuild';
 
 const at = (path) => fileURLToPath(new URL(`../${path}`, import.meta.url));
@@ -45,7 +47,7 @@ const options = {
   platform: 'node',
   target: 'node20',
   // Packages that are loaded only when they are needed; some look for files of their own.
-  external: ['onnxruntime-*', 'sharp', '@huggingface/*', 'hyparquet*', 'mnist', 'bonjour-service', '@peculiar/x509', 'reflect-metadata'],
+  external: ['onnxruntime-*', 'sharp', '@huggingface/*', 'hyparquet*', 'bonjour-service', '@peculiar/x509', 'reflect-metadata'],
   logLevel: 'warning',
 };
 
@@ -87,7 +89,11 @@ copyFileSync(at('tools/command-line.cjs'), at('dist/bundle/command-line.cjs'));
 // from its package (src/window/server/page-files.ts).
 const engine = {
   name: 'engine',
-  setup: ({ onResolve }) => onResolve({ filter: /^onnxruntime-web/ }, () => ({ path: '/ort.js', external: true })),
+  setup: ({ onResolve }) =>
+    onResolve({ filter: /^onnxruntime-web/ }, ({ path }) => ({
+      path: path.endsWith('/webgpu') ? '/ort-gpu.js' : '/ort.js',
+      external: true,
+    })),
 };
 const pageOptions = {
   bundle: true,
@@ -110,11 +116,26 @@ renameSync(at('dist/window/page/main.js'), at('dist/window/page/page.js'));
 for (const name of ['index.html', 'icon.svg']) copyFileSync(at(`src/window/page/${name}`), at(`dist/window/page/${name}`));
 await build({
   ...pageOptions,
-  entryPoints: ['join.ts', 'join.css', 'compute.ts'].map((name) => at(`src/tab/page/${name}`)),
+  entryPoints: ['join.ts', 'join.css', 'compute.ts', 'engine.ts'].map((name) => at(`src/tab/page/${name}`)),
   outdir: at('dist/tab/page'),
   plugins: [engine],
 });
 copyFileSync(at('src/tab/page/join.html'), at('dist/tab/page/join.html'));
+
+// The digits of the quickstart, from a package of 41 MB that nobody else needs: 1.6 MB as files of MNIST's form.
+const digits = at('dist/mnist');
+if (!existsSync(digits)) {
+  const { convertDigits } = await import('../dist/training/data/digits.js');
+  const { writeIdx } = await import('../dist/training/data/idx.js');
+  const source = (digit) => createRequire(import.meta.url).resolve(`mnist/src/digits/${digit}.json`);
+  const files = Array.from({ length: 10 }, (_, digit) => ({ name: source(digit), bytes: readFileSync(source(digit)) }));
+  const { train, test } = convertDigits(files);
+  mkdirSync(digits);
+  for (const [name, { images, labels }] of Object.entries({ train, t10k: test })) {
+    writeFileSync(join(digits, `${name}-images-idx3-ubyte.gz`), gzipSync(writeIdx(images), { level: 9 }));
+    writeFileSync(join(digits, `${name}-labels-idx1-ubyte.gz`), gzipSync(writeIdx(labels), { level: 9 }));
+  }
+}
 
 // The cache holds what was compiled by the time it is made: the start of all commands, and planning; for commands that
 // compute, what makes graphs of layers too, where there is an engine.

@@ -1,5 +1,5 @@
 // Makes `npx asteroid` work in a checkout: npm links the commands of dependencies, not the package's own. Run by `npm
-// ci` through "prepare".
+// run build`.
 
 import { chmodSync, existsSync, mkdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';

@@ -90,8 +90,6 @@ const ownClusters: Readonly<Record<string, readonly number[]>> = {
   mixed: [1, 0.35, 0.35],
   laptops: [0.8, 0.8, 0.12],
   tenth: [0.8, 0.8, 0.08],
-  twins: [0.4, 0.4],
-  triplets: [0.4, 0.4, 0.4],
   quadruplets: [0.4, 0.4, 0.4, 0.4],
 };
 

@@ -23,6 +23,11 @@ export interface TangentOptions {
   readonly inputs: readonly string[];
   /** Parameters that have a tangent; others are constant and cost no tangent work. Default: all of the graph's. */
   readonly parameters?: readonly string[];
+  /**
+   * Computed values that have a tangent of their own, which is added to what inputs and parameters give them: graph
+   * input `tangentName(activityName(…))`. Default: none.
+   */
+  readonly values?: readonly string[];
   /** Float outputs whose tangents are computed. Default: all of them. */
   readonly outputs?: readonly string[];
   /**
@@ -43,7 +48,7 @@ export interface TangentGraph {
   readonly bufferUpdates: readonly BufferUpdate[];
   /** Masks and other random numbers to feed. */
   readonly dropouts: readonly DropoutInput[];
-  /** The requested inputs whose tangents reach an output. */
+  /** The requested inputs, and `activityName` of the values, whose tangents reach an output. */
   readonly tangentInputs: readonly string[];
   /** The requested parameters whose tangents reach an output. */
   readonly tangentParameters: readonly string[];
@@ -58,6 +63,11 @@ export function tangentName(value: string, index = 0): string {
   return index === 0 ? `tangent(${value})` : `tangent(${value})#${index}`;
 }
 
+/** What has a value's own tangent, beside that which comes from before it. */
+export function activityName(value: string): string {
+  return `activity(${value})`;
+}
+
 /**
  * The graph that computes a stage's outputs and their tangents. Throws InputError, naming node and operator, if a
  * tangent has to pass an operator without a rule.
@@ -68,29 +78,29 @@ export function tangentGraph(stage: StaticGraph, options: TangentOptions): Tange
   const parameters = options.parameters ?? graph.parameters;
   const outputs = options.outputs ?? graph.outputs.filter(({ type }) => isFloat(type)).map(({ name }) => name);
   checkNames(graph, { inputs: options.inputs, parameters, outputs });
-  const sources = [...options.inputs, ...parameters].filter((name) =>
+  const { inputs, values = [] } = options;
+  const sources = [...inputs, ...parameters, ...values].filter((name) =>
     isFloat((masked.types.get(name) as ValueType).type),
   );
   const [lower, deferred] = [options.lower ?? ((pass: TrainingPass) => pass), options.lower !== undefined];
   const { emitter: written, bufferUpdates, varied } = loadForward(masked, sources, { deferred });
-  const tangents = new Map(sources.map((name) => [name, declareTangent(written, name)]));
+  const owners = [...inputs, ...values.map(activityName)];
+  const tangents = declareTangents(written, sources, values);
   const [data, forwardCount] = [graph.inputs.map(({ name }) => name), written.nodes.length];
   const starts = propagate(written, { varied, tangents, data, deferred });
   const tangentOutputs = outputs.filter((name) => tangents.has(name));
-  const results = [
-    ...new Set([...graph.outputs.map(({ name }) => name), ...bufferUpdates.map(({ output }) => output)]),
-  ];
+  const results = [...new Set([...graph.outputs, ...bufferUpdates.map(({ output: name }) => ({ name }))].map(nameOf))];
   const gradients = new Map(tangentOutputs.map((name) => [name, tangents.get(name) as string]));
   const pass = lower({ emitter: written, forwardCount, results, gradients });
   const { emitter } = pass;
-  const moving = options.inputs.map((name) => tangentName(name));
+  const moving = owners.map((name) => tangentName(name));
   const arranged = arrange(emitter, { forwardCount: pass.forwardCount, data, moving, starts });
   const { list, targets, rename } = nameTangents(emitter, { ...arranged, tangents: pass.gradients });
-  const isConstant = (value: string): boolean => emitter.constantValue(value) !== undefined;
-  const selection = list.select([...results, ...targets], () => false, isConstant);
+  const isKnown = (value: string): boolean => emitter.constantValue(value) !== undefined;
+  const selection = list.select([...results, ...targets], () => false, isKnown);
   const read = new Set(selection.leaves);
   const used = (names: readonly string[]): readonly string[] => names.filter((name) => read.has(tangentName(name)));
-  const [tangentInputs, tangentParameters] = [used(options.inputs), used(parameters)];
+  const [tangentInputs, tangentParameters] = [used(owners), used(parameters)];
   const given = [...graph.inputs.map(({ name }) => name), ...graph.parameters, ...graph.buffers];
   const masks = new Set(dropouts.map(({ name }) => name));
   return {
@@ -118,9 +128,19 @@ export function tangentGraph(stage: StaticGraph, options: TangentOptions): Tange
   };
 }
 
-function declareTangent(emitter: Emitter, name: string): string {
-  const { type, shape } = emitter.type(name);
-  return emitter.input(tangentName(name), type, shape);
+function nameOf({ name }: { readonly name: string }): string {
+  return name;
+}
+
+/** By value, the inputs that are its tangents: those of computed values are their activities'. */
+function declareTangents(emitter: Emitter, sources: readonly string[], values: readonly string[]): Map<string, string> {
+  const computed = new Set(values);
+  return new Map(
+    sources.map((name) => {
+      const { type, shape } = emitter.type(name);
+      return [name, emitter.input(tangentName(computed.has(name) ? activityName(name) : name), type, shape)];
+    }),
+  );
 }
 
 /**
@@ -160,7 +180,8 @@ function propagate(
       const tangent = found[node.outputs.indexOf(output)];
       if (tangent === undefined) continue;
       checkType(emitter, node, output, tangent);
-      tangents.set(output, tangent);
+      const own = tangents.get(output);
+      tangents.set(output, own === undefined ? tangent : emitter.emit('Add', [tangent, own]));
       if (!isActivation) origins.set(output, [...new Set(from)]);
     }
   }

@@ -90,6 +90,11 @@ export const dataRows: Readonly<Record<keyof DataSettings | 'data' | 'evalData',
     description: 'tokens of a text, or of a block of texts, where the model leaves that open (default: 256 at most)',
     schema: whole,
   },
+  groupByLength: {
+    description: 'make batches of texts of like length, padded to that: short texts cost less',
+    schema: toggle,
+    default: defaultDataSettings.groupByLength,
+  },
   dataThreads: {
     argument: 'N',
     description: 'threads that decode pictures (default: the cores but one, 1 to 4)',

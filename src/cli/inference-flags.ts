@@ -109,15 +109,22 @@ export async function planOf({ plan: path }: Pick<InferenceFlags, 'plan'>): Prom
 /** Samples of a micro-batch where nobody says otherwise. */
 const usualSize = 8;
 
-/**
- * The settings of a run. `most`: the most samples that come together; `usualCount`: micro-batches of a round where
- * nobody says otherwise. Throws InputError.
- */
+/** What is known of the samples, before any flag. */
+interface Coming {
+  /** The most samples that come together. */
+  readonly most?: number;
+  /** Micro-batches of a round where nobody says otherwise. */
+  readonly usualCount?: number;
+  /** Rounds have 1, 2, 4, … samples, not only whole batches and one that is left over. */
+  readonly isAnySize?: boolean;
+}
+
+/** The settings of a run. Throws InputError. */
 export function inferenceSettings(
   flags: InferenceFlags,
   { graph: { fixedBatch } }: InferenceModel,
   plan: Plan | undefined,
-  { most = Number.POSITIVE_INFINITY, usualCount = 4 }: { readonly most?: number; readonly usualCount?: number } = {},
+  { most = Number.POSITIVE_INFINITY, usualCount = 4, isAnySize = false }: Coming = {},
 ): InferenceSettings {
   const given = flags.microBatch === undefined ? undefined : positive('--micro-batch', flags.microBatch);
   const size = plan?.microBatchSize ?? given ?? fixedBatch ?? Math.min(usualSize, most);
@@ -138,9 +145,11 @@ export function inferenceSettings(
   const planners = [...inferencePlannerNames, unmeasuredPlanner];
   if (!planners.includes(flags.planner))
     throw new InputError(`There is no planner "${flags.planner}" of inference; use one of ${planners.join(', ')}.`);
+  const sizeCount = 1 + Math.floor(Math.log2(size));
   return {
     batchSize,
     microBatchSize: size,
+    sizeCount: fixedBatch !== undefined ? 1 : Math.min(sizeCount, isAnySize ? sizeCount : 2),
     isMicroBatchGiven: given !== undefined || fixedBatch !== undefined,
     planner: flags.planner,
     objective,

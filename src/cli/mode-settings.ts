@@ -5,7 +5,7 @@ import { InputError } from '../errors.ts';
 import { noiseKinds } from '../noise.ts';
 import { recoveryNames } from '../runtime/knowledge/recovery-policies.ts';
 import { tangentLimit } from '../runtime/protocol/training-spec.ts';
-import { autoSchedule, type TrainSettings, trainModes } from '../runtime/run/settings.ts';
+import { autoSchedule, perturbedKinds, type TrainSettings, trainModes } from '../runtime/run/settings.ts';
 import { checkCorrection, stalenessCorrections } from '../training/staleness.ts';
 import { numeric, type Setting, text, toggle, wholeOrZero } from './setting-values.ts';
 
@@ -19,6 +19,7 @@ type ModeSetting =
   | 'tangents'
   | 'tangent'
   | 'tangentScale'
+  | 'perturb'
   | 'tangentDifference'
   | 'state';
 
@@ -89,6 +90,14 @@ export const modeSettings: Readonly<Record<ModeSetting, Setting>> = {
     default: [],
     isList: true,
   },
+  perturb: {
+    argument: 'WHAT',
+    description:
+      'forward-gradient: what moves along directions: weights | activations, what the layers with trained weights ' +
+      'give, sample by sample: far less noise, and these layers stay in one stage on one device',
+    schema: z.enum(perturbedKinds),
+    default: 'weights',
+  },
   tangentDifference: {
     argument: 'STEP',
     description:
@@ -113,6 +122,8 @@ export function checkMode(settings: TrainSettings): void {
   if (mode === 'async') checkAsynchronous(settings);
   if (mode === 'forward-gradient') checkForwardGradient(settings);
   if (mode === 'auto') checkAuto(settings);
+  if (settings.perturb === 'activations' && mode !== 'forward-gradient')
+    throw new InputError('--perturb activations needs --mode forward-gradient: gradients are exact in other modes.');
   if (settings.state.length > 0 && mode !== 'forward-gradient')
     throw new InputError('--state needs --mode forward-gradient: other modes would keep every step of a sequence.');
   checkRecovery(settings);
@@ -184,13 +195,17 @@ function checkAuto({ plan, schedule, strict, compress, useAll }: TrainSettings):
 }
 
 function checkForwardGradient(settings: TrainSettings): void {
-  const { staleness, strict, schedule, replicateBatchNorm, compress } = settings;
+  const { staleness, strict, schedule, replicateBatchNorm, compress, perturb } = settings;
   const refused = [
     [strict, '--strict', 'gradients are estimates, not sums in an order of their own'],
     [schedule !== autoSchedule, `--schedule ${schedule}`, 'the mode has a schedule of its own'],
     [replicateBatchNorm, '--replicate-batch-norm', 'without an AllReduce nobody averages running statistics'],
     [compress !== 'none', `--compress ${compress}`, 'rounding would hide the derivatives'],
   ] as const;
+  if (perturb === 'activations' && (settings.state.length > 0 || settings.tangentDifference !== undefined))
+    throw new InputError(
+      '--perturb activations takes neither --state nor --tangent-difference: leave them out, or --perturb.',
+    );
   for (const [isGiven, flag, why] of refused)
     if (isGiven) throw new InputError(`--mode forward-gradient does not take ${flag}: ${why}; leave it out.`);
   if (staleness !== undefined && staleness > 0)

@@ -1,5 +1,6 @@
 // The package as npm packs it, in an empty project with the packages that it declares and no others, and without the
-// native engine, or with one that does not load: everything works, and says in one line why it is slow.
+// native engine, or with one that does not load: everything works over WebAssembly where that is installed, and says in
+// one line why it is slow; else it ends with a line that says what to install.
 
 import assert from 'node:assert/strict';
 import { execFileSync, spawn } from 'node:child_process';
@@ -27,28 +28,37 @@ interface Manifest {
   readonly name: string;
   readonly bin: { readonly asteroid: string };
   readonly dependencies: Readonly<Record<string, string>>;
+  readonly peerDependenciesMeta: Readonly<Record<string, { readonly optional: boolean }>>;
 }
 
 const manifest = JSON.parse(readFileSync(join(installed, 'package.json'), 'utf8')) as Manifest;
 
 /** Makes a project with the packed package and what it depends on. */
-async function makeProject(name: string): Promise<string> {
+async function makeProject(name: string, others: readonly string[] = ['onnxruntime-web']): Promise<string> {
   const modules = join(folder, name, 'node_modules');
   const own = join(modules, manifest.name);
   await mkdir(own, { recursive: true });
   execFileSync('tar', ['-xzf', join(folder, 'package.tgz'), '--strip-components=1', '-C', own]);
-  for (const dependency of [...Object.keys(manifest.dependencies), 'onnxruntime-web']) {
+  for (const dependency of [...Object.keys(manifest.dependencies), ...others]) {
     await mkdir(dirname(join(modules, dependency)), { recursive: true });
     await symlink(join(installed, 'node_modules', dependency), join(modules, dependency));
   }
   return join(folder, name);
 }
 
+/** What npm says of a packed package; sizes in bytes. */
+interface Packed {
+  readonly filename: string;
+  readonly size: number;
+  readonly unpackedSize: number;
+  readonly files: readonly { readonly path: string }[];
+}
+
+let packed: Packed;
+
 before(() => {
   const pack = ['pack', '--ignore-scripts', '--json', '--pack-destination', folder];
-  const [packed] = JSON.parse(execFileSync('npm', pack, { cwd: installed, encoding: 'utf8', stdio: 'pipe' })) as [
-    { readonly filename: string },
-  ];
+  [packed] = JSON.parse(execFileSync('npm', pack, { cwd: installed, encoding: 'utf8', stdio: 'pipe' })) as [Packed];
   execFileSync('mv', [join(folder, packed.filename), join(folder, 'package.tgz')]);
 });
 
@@ -68,6 +78,39 @@ async function run(project: string, ...args: string[]): Promise<CommandEnd & { r
 
 const warnings = (said: readonly CommandEvent[]): unknown[] =>
   said.filter(({ event }) => event === 'warning').map(({ message }) => message);
+
+test('the package is small, has the digits, and leaves heavy packages to those who need them', () => {
+  assert.ok(packed.size < 9e6 && packed.unpackedSize < 24e6, `${packed.size} bytes, unpacked ${packed.unpackedSize}`);
+  const paths = packed.files.map(({ path }) => path);
+  assert.equal(paths.filter((path) => path.startsWith('dist/mnist/')).length, 4);
+  assert.deepEqual(
+    paths.filter((path) => !/^(dist|clusters)\/|^(README|CHANGELOG)\.md$|^LICENSE$|^package\.json$/.test(path)),
+    [],
+  );
+  assert.deepEqual(
+    paths.filter((path) => /\.test\.|\.map$|^dist\/(testing|fuzzing)\//.test(path)),
+    [],
+  );
+  const heavy = ['mnist', 'onnxruntime-web', 'onnxruntime-node', 'sharp'];
+  assert.deepEqual(
+    heavy.filter((name) => Object.hasOwn(manifest.dependencies, name)),
+    [],
+  );
+  assert.equal(manifest.peerDependenciesMeta['onnxruntime-web']?.optional, true);
+  // npm's next major version refuses keys that it does not know.
+  assert.doesNotMatch(readFileSync(join(installed, '.npmrc'), 'utf8'), /onnxruntime/);
+});
+
+test('without any engine a run ends with what to install', { timeout }, async () => {
+  const project = await makeProject('bare', []);
+  const { code, stderr } = await run(project, 'train', '--model', 'digits', '--data', 'mnist', '--steps', '1');
+  assert.equal(code, 2, stderr);
+  assert.match(
+    stderr,
+    /^[^\n]*needs the package onnxruntime-node, which is not installed: run "npm install --ignore-/m,
+  );
+  assert.match(stderr, /"npm install onnxruntime-web", which is several times slower/);
+});
 
 test('without the native engine: the doctor, a worker and a run say why, and it trains', { timeout }, async () => {
   const fixture = defined(

@@ -54,7 +54,7 @@ test('serving pictures: the curl lines of the README work as written', { timeout
   const server = startCommand([...args, '--planner', 'unmeasured', '--json'], { cwd });
   context.after(() => server.process.kill('SIGKILL'));
   const { url } = await server.event('serving');
-  await server.event('phase', ({ phase }) => phase === 'training');
+  await server.event('ready');
 
   const commands = lines.filter((line) => line.startsWith('curl ') || line.startsWith('gzip '));
   assert.equal(commands.length, 4);

@@ -22,7 +22,7 @@ test('two workers answer over HTTP, and SIGTERM ends with what has come', option
   const args = ['serve', '--model', 'digits', '--workers', '2', '--planner', 'unmeasured', '--listen', '127.0.0.1:0'];
   const server = startCommand([...args, '--json'], { cwd });
   const { url } = (await server.event('serving')) as { readonly url?: string };
-  await server.event('phase', ({ phase }) => phase === 'training');
+  await server.event('ready');
   const ask = (): Promise<Response> => fetch(`${url}/v2/models/digits/infer`, { method: 'POST', body });
   const answers = await Promise.all(Array.from({ length: 12 }, ask));
   const found = (await Promise.all(answers.map((answer) => answer.json()))) as { outputs: { data: number[] }[] }[];

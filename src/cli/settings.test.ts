@@ -4,6 +4,7 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import { Command } from 'commander';
 import { InputError } from '../errors.ts';
+import { correctionIn } from '../runtime/run/settings.ts';
 import { words } from '../testing/command.ts';
 import { defaultDataSettings } from '../training/data/data-settings.ts';
 import { addSettingFlags, flagName, givenFlags, resolveSettings, settingsDocument } from './settings.ts';
@@ -65,6 +66,7 @@ test('defaults', () => {
     aggregate: 0,
     tensorboard: false,
     tangents: 1,
+    perturb: 'weights',
     tangent: 'rademacher',
     tangentScale: [],
     state: [],
@@ -75,6 +77,18 @@ test('defaults', () => {
     strict: false,
     recompute: 'auto',
   });
+});
+
+test('lion has a moment of its own: beta2 is 0.99 unless it is given', () => {
+  assert.equal(resolveSettings({ ...needed, optimizer: 'lion' }, {}, '').beta2, 0.99);
+  assert.equal(resolveSettings({ ...needed, optimizer: 'lion' }, { beta2: 0.95 }, 'run.yaml').beta2, 0.95);
+  const async = { ...needed, optimizer: 'lion', mode: 'async', workers: '2' };
+  assert.equal(correctionIn(resolveSettings(async, {}, '')), 'none');
+  resolveSettings({ ...async, stalenessCorrection: 'predict' }, {}, '');
+  assert.throws(
+    () => resolveSettings({ ...async, stalenessCorrection: 'nesterov' }, {}, ''),
+    (error) => error instanceof InputError && /nesterov takes a gradient into a step whole/.test(error.message),
+  );
 });
 
 test('flags arrive as numbers, switches and lists', () => {
@@ -137,7 +151,7 @@ test('a wrong value is refused in one sentence that says where it stands', () =>
     [{ epsilon: '0' }, {}, '--epsilon 0 must be above 0.'],
     [{ workers: '-1' }, {}, '--workers -1 must not be negative.'],
     [{ port: '70000' }, {}, '--port 70000 must be at most 65535.'],
-    [{ optimizer: 'sdg' }, {}, '--optimizer sdg must be one of sgd, adam, adamw.'],
+    [{ optimizer: 'sdg' }, {}, '--optimizer sdg must be one of sgd, adam, adamw, lion.'],
     [{ loss: 'hinge' }, {}, '--loss hinge must be one of cross-entropy, focal, binary-cross-entropy, mse, l1, huber.'],
     [{ ignoreLabel: '1.5' }, {}, '--ignore-label 1.5 must be a whole number.'],
     [{}, { 'drop-last': 'yes' }, 'drop-last: "yes" in run.yaml must be true or false.'],

@@ -12,6 +12,7 @@ import { thoroughnesses } from '../runtime/protocol/profile-points.ts';
 import { autoSchedule, type TrainSettings } from '../runtime/run/settings.ts';
 import { scheduleNames } from '../schedule/schedules.ts';
 import { isNumberLoss, lossKinds } from '../training/losses.ts';
+import { optimizerKinds } from '../training/update-rules.ts';
 import { adapterRows } from './adapter-setting-rows.ts';
 import { checkStrict } from './check-strict.ts';
 import { dataRows } from './data-setting-rows.ts';
@@ -74,8 +75,8 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   steps: { argument: 'N', description: 'updates', schema: whole },
   optimizer: {
     argument: 'NAME',
-    description: 'sgd | adam | adamw',
-    schema: z.enum(['sgd', 'adam', 'adamw']),
+    description: "sgd | adam | adamw | lion (one moment in place of adam's two)",
+    schema: z.enum(optimizerKinds),
     default: 'sgd',
   },
   lr: { argument: 'L', description: 'learning rate', schema: amount, default: 0.01 },
@@ -88,8 +89,8 @@ const table: Readonly<Record<keyof TrainSettings, Setting>> = {
   momentum: { argument: 'M', description: 'momentum of sgd', schema: fraction, default: 0 },
   nesterov: { description: "Nesterov's momentum", schema: toggle, default: false },
   weightDecay: { argument: 'W', description: 'weight decay', schema: amount, default: 0 },
-  beta1: { argument: 'B', description: 'of adam and adamw', schema: fraction, default: 0.9 },
-  beta2: { argument: 'B', description: 'of adam and adamw', schema: fraction, default: 0.999 },
+  beta1: { argument: 'B', description: 'of adam, adamw and lion', schema: fraction, default: 0.9 },
+  beta2: { argument: 'B', description: 'alike (default: 0.999; of lion 0.99)', schema: fraction },
   epsilon: { argument: 'E', description: 'of adam and adamw', schema: positive, default: 1e-8 },
   clipNorm: { argument: 'N', description: 'largest norm of the whole gradient', schema: positive },
   loss: {
@@ -338,6 +339,7 @@ export function resolveSettings(
     if (!parsed.success) throw new InputError(`${where} ${reason(parsed.error)}.`);
     result[name] = parsed.data;
   }
+  result['beta2'] ??= result['optimizer'] === 'lion' ? 0.99 : 0.999;
   return checked(accumulated(result as unknown as TrainSettings));
 }
 

@@ -2,67 +2,31 @@
 
 import assert from 'node:assert/strict';
 import { createHash, X509Certificate } from 'node:crypto';
-import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs';
+import { readdirSync, readFileSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
-import { type TestContext, test } from 'node:test';
+import { test } from 'node:test';
 import axe from 'axe-core';
-import { type Browser, chromium, type Page } from 'playwright-core';
+import { chromium, type Page } from 'playwright-core';
 import { type RunningCommand, startCommand, temporaryFolder, words } from '../testing/command.ts';
 import { createSelfSigned } from '../testing/self-signed.ts';
 import { repository } from '../testing/source-files.ts';
+import {
+  browserArgs,
+  browserMissing,
+  complaints,
+  executablePath,
+  joinByTab,
+  newPage,
+  openBrowser,
+  withoutGpu,
+} from '../testing/tabs.ts';
 
-const executablePath = process.env['CHROMIUM'] ?? '/usr/bin/chromium';
-const skip = existsSync(executablePath) ? false : `there is no ${executablePath} here`;
+const skip = browserMissing;
 const cwd = temporaryFolder();
 const subject = words('--model digits --data mnist --batch 32 --micro-batch 8 --lr 0.05 --json');
 
-const browserArgs = ['--no-sandbox', '--disable-gpu', '--disable-background-networking'];
-
-async function openBrowser(t: TestContext, ...more: readonly string[]): Promise<Browser> {
-  const browser = await chromium.launch({ executablePath, args: [...browserArgs, ...more] });
-  t.after(() => browser.close());
-  return browser;
-}
-
-/** A page with cookies and storage of its own. */
-const newPage = async (browser: Browser): Promise<Page> => (await browser.newContext()).newPage();
-
 /** What functions use that run in the page. */
 declare const document: { readonly documentElement: { readonly scrollWidth: number } };
-declare const navigator: object;
-
-/** What pages complained of. */
-const complaints: string[] = [];
-
-/** Opens the page on which a browser joins, and joins. `onOpen`: nothing has been pressed. */
-async function joinByTab(
-  page: Page,
-  run: RunningCommand,
-  name: string,
-  onOpen: (page: Page) => Promise<void> = async () => {},
-): Promise<Page> {
-  const { deviceUrl } = await run.event('window');
-  page.setDefaultTimeout(30_000);
-  page.on('console', (message) => {
-    if (['error', 'warning'].includes(message.type())) complaints.push(`${message.type()}: ${message.text()}`);
-  });
-  page.on('pageerror', (error) => complaints.push(error.message));
-  await page.addInitScript(visitor, name === 'phone');
-  await page.goto(String(deviceUrl));
-  await page.getByLabel('Name').fill(name);
-  await onOpen(page);
-  await page.getByRole('button', { name: 'Join', exact: true }).click();
-  await page.getByText(`Joined as ${name}`).waitFor();
-  return page;
-}
-
-/** Runs in the page: a device at the mains, or one that is low on battery and whose browser saves data. */
-function visitor(isPhone: boolean): void {
-  const battery = isPhone ? { level: 0.12, charging: false } : { level: 1, charging: true };
-  Object.assign(navigator, { getBattery: async () => battery });
-  Object.defineProperty(navigator, 'connection', { value: { saveData: isPhone } });
-  Object.defineProperty(navigator, 'hardwareConcurrency', { value: isPhone ? 4 : 2 });
-}
 
 const lossesOf = (run: RunningCommand): number[] => run.events('round').map(({ loss }) => Number(loss));
 const stepCount = 40;
@@ -78,7 +42,7 @@ test('two tabs and a worker train as one device does, also when a tab is closed 
   const run = startCommand(['train', ...subject, ...words(place), '--steps', String(stepCount)], { cwd });
   t.after(() => run.process.kill('SIGKILL'));
   const [first, second] = await Promise.all(
-    ['first', 'second'].map(async (name) => joinByTab(await newPage(browser), run, name)),
+    ['first', 'second'].map(async (name) => joinByTab(await newPage(browser), run, { name })),
   );
   const { plan } = (await run.event('plan')) as unknown as {
     readonly plan: { readonly stages: { devices: string[] }[] };
@@ -161,11 +125,13 @@ test('a phone joins over TLS where it trusts the certificate, and nowhere else',
   const hash = createHash('sha256').update(spki).digest('base64');
   const profile = join(cwd, 'phone');
   const context = await chromium.launchPersistentContext(profile, {
-    ...{ executablePath, args: [...browserArgs, `--ignore-certificate-errors-spki-list=${hash}`] },
+    ...{ executablePath, args: [...browserArgs, ...withoutGpu, `--ignore-certificate-errors-spki-list=${hash}`] },
     ...{ viewport: { width: 360, height: 740 }, isMobile: true, hasTouch: true },
   });
   t.after(() => context.close());
-  const phone = await joinByTab(await context.newPage(), run, 'phone', looksRight);
+  const phone = await joinByTab(await context.newPage(), run, {
+    ...{ name: 'phone', isPhone: true, onOpen: looksRight },
+  });
   const { engine } = await run.event('joined');
   assert.match(String(engine), /^onnxruntime-web .* wasm \(2 threads\)$/);
   await t.test('a phone that sleeps is given up, and comes back by itself', async () => {
@@ -190,9 +156,10 @@ test('a plain page has no warning before it, and is for networks that are truste
   const place = '--remote 2 --dashboard --insecure --advertise 192.0.2.7 --out plain';
   const run = startCommand(['train', ...subject, ...words(place)], { cwd });
   t.after(() => run.process.kill('SIGKILL'));
-  const browser = await openBrowser(t, '--host-resolver-rules=MAP 192.0.2.7 127.0.0.1');
-  const page = await joinByTab(await newPage(browser), run, 'plain');
+  const browser = await openBrowser(t, [...withoutGpu, '--host-resolver-rules=MAP 192.0.2.7 127.0.0.1']);
+  const page = await joinByTab(await newPage(browser), run, { name: 'plain' });
   assert.equal(new URL(page.url()).hostname, '192.0.2.7');
   assert.equal(await page.evaluate('isSecureContext'), false);
+  await page.getByText('browsers give it to encrypted pages only').waitFor();
   assert.deepEqual(complaints, []);
 });

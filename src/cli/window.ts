@@ -34,9 +34,10 @@ export async function createRunWindow(
   hooks: { record(event: RunEvent): void; stop(): void; readonly optimizerState?: OptimizerState },
 ): Promise<RunWindow> {
   const { RunWindow } = await import('../window/server/run-window.ts');
+  const { browserEngineAbsence } = await import('../window/server/page-files.ts');
   return new RunWindow({
     ...{ model, clock: systemClock, ...hooks },
-    onOpen: (opened) => tellLink(output, opened),
+    onOpen: (opened) => tellLink(output, opened, browserEngineAbsence()),
   });
 }
 
@@ -76,13 +77,15 @@ export async function lookOn(
 }
 
 /** Prints the links, and on a terminal each as a QR code, where phones can reach it. */
-export function tellLink(output: Output, { link, deviceLink, isFar }: OpenedWindow): void {
+export function tellLink(output: Output, { link, deviceLink: join, isFar }: OpenedWindow, absence?: string): void {
+  const deviceLink = absence === undefined ? join : undefined;
   output.json({ event: 'window', url: link(), ...(deviceLink === undefined ? {} : { deviceUrl: deviceLink }) });
   if (output.isJson) return;
   const { terminal } = output;
   const hasCodes = isFar && terminal.isInteractive;
   terminal.section('Window', terminal.colors.bold(link()));
   if (hasCodes) terminal.print(renderUnicodeCompact(link(), { border: 2 }));
+  if (absence !== undefined && join !== undefined) terminal.section('Join', absence);
   if (deviceLink === undefined) return;
   terminal.section('Join', `a phone, or any browser, as a device: ${terminal.colors.bold(deviceLink)}`);
   if (isFar && deviceLink.startsWith('https:'))

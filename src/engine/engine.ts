@@ -1,6 +1,6 @@
 // The narrow interface between training and what executes graphs. Values stay where the engine computes (a thread,
 // a GPU) until they are asked for. Implementations: reference.ts (slow, obvious), onnxruntime.ts (over an injected
-// ORT), compute-thread.ts (any engine behind a worker thread). All run testing/engine-suite.ts.
+// ORT), threaded-engine.ts (any engine in a thread of its own). All run testing/engine-suite.ts.
 //
 // DISPATCH IS ASYNCHRONOUS: `run`, `upload` and `release` return at once and happen in the order of the calls. Results
 // are handles that may be passed on (to `run`, `take`, …) before they are computed, so a whole micro-batch can be
@@ -82,6 +82,8 @@ export interface Engine {
   readonly name: string;
   /** One sentence for the user, where this is a far slower engine than the device could have: why, and the fix. */
   readonly warning?: string | undefined;
+  /** One sentence for the user, where it was chosen for him what to compute on: what, and why. */
+  readonly choice?: string | undefined;
   /**
    * Channels of a block, where the engine has kernels for the blocked layout (lowering/blocked.ts): graphs may use them
    * then.

@@ -23,8 +23,10 @@ export interface GpuEngineOptions {
   readonly name: string;
   /** Milliseconds, monotonic, by which runs are timed. Default performance.now. */
   readonly now?: (() => number) | undefined;
+  /** What a user may do where there is no GPU; empty: nothing. Default: install the driver. */
+  readonly remedy?: string | undefined;
   /** A kernel of the GPU is wrong or refused, and the CPU computes in its place. Called once for each kernel. */
-  onDetour?(kernel: string, fault: KernelFault): void;
+  readonly onDetour?: ((kernel: string, fault: KernelFault) => void) | undefined;
 }
 
 /** Whether an engine of this name computes on a GPU. */
@@ -54,7 +56,7 @@ export async function createGpuEngine(runtime: OnnxRuntime, options: GpuEngineOp
   try {
     await values.open();
   } catch (error) {
-    throw new InputError(noGpu(error), { cause: error });
+    throw new InputError(noGpu(error, options.remedy), { cause: error });
   }
   const known: KnownKinds = new Map();
   const said = new Set<string>();
@@ -165,10 +167,9 @@ function gpuKernel(
   };
 }
 
-function noGpu(error: unknown): string {
+const driver = 'install its Vulkan driver (Windows and macOS bring theirs), or choose --device cpu';
+
+function noGpu(error: unknown, remedy = driver): string {
   const reason = messageOf(error).split('. ').at(-1)?.trim().replace(/\.$/, '') ?? '';
-  return (
-    `No graphics chip can be used here (${reason.slice(0, 160)}): install its Vulkan driver ` +
-    '(Windows and macOS bring theirs), or choose --device cpu.'
-  );
+  return `No graphics chip can be used here (${reason.slice(0, 160)})${remedy && `: ${remedy}`}.`;
 }

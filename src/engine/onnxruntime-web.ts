@@ -1,14 +1,18 @@
 // The engine over the package `onnxruntime-web`, ONNX Runtime as WebAssembly, for devices that its native build does
-// not serve (32-bit ARM, Intel Macs, musl). The same kernels without the blocked layout; slower, and everything else
-// alike.
+// not serve (browsers; 32-bit ARM, Intel Macs, musl). The same kernels without the blocked layout; slower, and
+// everything else alike. In browsers also on the GPU.
 
 import { InputError } from '../errors.ts';
 import type { Engine } from './engine.ts';
+import { oneAtATime } from './one-at-a-time.ts';
 import { createOnnxRuntimeEngine } from './onnxruntime.ts';
+import { createGpuEngine, type GpuEngineOptions } from './onnxruntime-gpu.ts';
 import type { OnnxRuntime } from './onnxruntime-module.ts';
 
-export interface OnnxRuntimeWebOptions {
-  /** Threads inside one operator. Default 1. */
+export interface OnnxRuntimeWebOptions extends Pick<GpuEngineOptions, 'onDetour' | 'remedy'> {
+  /** Default 'cpu'. The GPU is a browser's, and takes the package's build `onnxruntime-web/webgpu`. */
+  readonly device?: 'cpu' | 'gpu';
+  /** Threads inside one operator. Default 1. Of the CPU only. */
   readonly threadCount?: number;
   /** The runtime as it is to be used, such as with pauses between its runs. Default: as it is. */
   readonly adapt?: (runtime: OnnxRuntime) => OnnxRuntime;
@@ -53,8 +57,10 @@ export async function createOnnxRuntimeWebEngine(options: OnnxRuntimeWebOptions 
   env.logLevel = 'error';
   env.wasm.numThreads = threadCount;
   env.wasm.proxy = false; // The engine has a thread of its own already.
+  const name = `onnxruntime-web ${env.versions.web ?? ''}`.trim();
+  if (options.device === 'gpu') return createGpuEngine(oneAtATime(adapt(runtime)), { ...options, name });
   return createOnnxRuntimeEngine(adapt(runtime), {
-    name: `onnxruntime-web ${env.versions.web ?? ''}`.trim(),
+    name,
     provider: 'wasm',
     threadCount,
     now: options.now,

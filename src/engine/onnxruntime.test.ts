@@ -43,7 +43,9 @@ test('a missing package is an input error that says what to do', async () => {
     Promise.reject(Object.assign(new Error('Cannot find package'), { code: 'ERR_MODULE_NOT_FOUND' }));
   await assert.rejects(
     createOnnxRuntimeNodeEngine({ load }),
-    (error) => error instanceof InputError && /npm install onnxruntime-node.*"reference"/.test(error.message),
+    (error) =>
+      error instanceof InputError &&
+      /npm install --ignore-scripts onnxruntime-node.*npm install onnxruntime-web/.test(error.message),
   );
 });
 

@@ -65,6 +65,11 @@ export interface LayerSequence {
   readonly layers: readonly Layer[];
   /** Set if the model runs only with this batch size (see Graph). */
   readonly fixedBatch?: number;
+  /**
+   * Of a model of texts: the same layers for samples of fewer tokens, by their number. Names and parameters are the
+   * same; weights are not in these graphs. Absent: all samples have as many tokens.
+   */
+  readonly shorter?: ReadonlyMap<number, LayerSequence>;
 }
 
 /**
@@ -91,6 +96,8 @@ export interface LayersOptions {
   readonly frozen?: readonly string[];
   /** 'all': a model that answers gives all of its outputs. Default 'first'. */
   readonly outputs?: 'first' | 'all';
+  /** All from the first trained layer on is one layer, which is batch-dependent: it stays whole, on one device. */
+  readonly isTrainedTogether?: boolean;
 }
 
 /**
@@ -100,7 +107,8 @@ export interface LayersOptions {
  * (`fixedBatch`). Throws InputError for graphs that cannot be instantiated, and for an input or first output without a
  * batch dimension.
  */
-export function layers(graph: Graph, { frozen = [], outputs = 'first' }: LayersOptions = {}): LayerSequence {
+export function layers(graph: Graph, options: LayersOptions = {}): LayerSequence {
+  const { frozen = [], outputs = 'first', isTrainedTogether = false } = options;
   const opened = graph.fixedBatch !== undefined || hasOpenBatch(graph) ? graph : rebatch(graph);
   const kept = outputs === 'all' ? opened.outputs : [...opened.outputs.slice(0, 1), ...stateOutputs(opened)];
   const first: Graph = { ...opened, outputs: kept };
@@ -123,7 +131,8 @@ export function layers(graph: Graph, { frozen = [], outputs = 'first' }: LayersO
     cutTensor(output, look, gradients, `Output "${output}"`);
   }
   const ofAdapters = adapterValues(look.static.graph);
-  const starts = chooseStarts(cuts, look.static.graph, ofAdapters);
+  const all = chooseStarts(cuts, look.static.graph, ofAdapters);
+  const starts = isTrainedTogether ? upToTrained(all, cuts.nodes, trained) : all;
   const namer = new LayerNamer();
   const result = starts.map((start, index) =>
     makeLayer({ cuts, look, gradients, namer, ofAdapters }, start, starts[index + 1] ?? cuts.nodes.length),
@@ -131,9 +140,24 @@ export function layers(graph: Graph, { frozen = [], outputs = 'first' }: LayersO
   return {
     graph: model,
     inputs,
-    layers: result.map((layer, index) => (index < result.length - 1 ? layer : inOrder(layer, wanted))),
+    layers: result.map((layer, index) =>
+      index < result.length - 1 ? layer : { ...inOrder(layer, wanted), ...(isTrainedTogether ? together : {}) },
+    ),
     ...(model.fixedBatch === undefined ? {} : { fixedBatch: model.fixedBatch }),
   };
+}
+
+/** Whether both have the same layers, with the same parameters and the same cuts, whatever the sizes of tensors. */
+export function haveSameLayers(a: LayerSequence, b: LayerSequence): boolean {
+  const shape = ({ inputs, layers }: LayerSequence): unknown => [
+    inputs.map(({ name }) => name),
+    layers.map(({ name, parameters, buffers, outputs }) => [name, parameters, buffers, outputs.map(cutKey)]),
+  ];
+  return JSON.stringify(shape(a)) === JSON.stringify(shape(b));
+}
+
+function cutKey({ name, type, batchAxis, differentiable }: CutTensor): unknown {
+  return [name, type, batchAxis, differentiable];
 }
 
 /** The last layer with the model's outputs in their order. */
@@ -252,6 +276,15 @@ function chooseStarts(cuts: Cuts, graph: Graph, ofAdapters: ReadonlySet<string>)
   }
   return starts;
 }
+
+/** The starts up to that of the layer with the first trained parameter. */
+function upToTrained(starts: readonly number[], nodes: readonly Node[], trained: readonly string[]): readonly number[] {
+  const names = new Set(trained);
+  const first = nodes.findIndex(({ inputs }) => inputs.some((input) => names.has(input)));
+  return starts.filter((start) => start <= Math.max(0, first));
+}
+
+const together = { batchDependent: true } as const;
 
 function cutTensor(name: string, look: Probe, gradients: ReadonlySet<string>, what: string): CutTensor {
   const { type, shape } = defined(look.static.types.get(name), `the type of "${name}"`);

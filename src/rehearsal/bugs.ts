@@ -110,6 +110,11 @@ export const seededBugs: Readonly<Record<string, SeededBug>> = {
     },
     faults: losses,
   },
+  'a copy is taken for all of a stage': {
+    make: () => onEffects((effect) => [effect.kind === 'deploy' ? { ...effect, copies: [] } : effect]),
+    faults: ['kill'],
+    modes: 'frozen',
+  },
   'a backward pass reads the weights as they are': {
     make: () => ({ world: { backwardReads: 'live' } }),
     modes: 'async',

@@ -7,7 +7,7 @@ import { type Coordinator, createCoordinator } from '../runtime/coordinator/coor
 import type { MachineConfig } from '../runtime/coordinator/machine-types.ts';
 import type { CoordinatorEnd, CoordinatorOptions, RunHooks } from '../runtime/coordinator/options.ts';
 import type { Phase, RunEvent } from '../runtime/protocol/events.ts';
-import type { RunState } from '../runtime/protocol/run-state.ts';
+import { type RunState, withFrozen } from '../runtime/protocol/run-state.ts';
 import { type Checkpoint, loadLatestCheckpoint, saveCheckpoint } from '../storage/checkpoints.ts';
 import type { Disk } from '../storage/disk.ts';
 import {
@@ -159,8 +159,9 @@ export class CoordinatorLife {
 
   #options(process: VirtualProcess, disk: Disk, firstRound: number, state: RunState | undefined): CoordinatorOptions {
     const { scenario, bug } = this.#world;
-    const { seed, layerCount, isClipped, plan } = scenario;
-    const training = trainingSpec(seed, plan.batchSize, isClipped, scenario.aggregate);
+    const { seed, layerCount, plan } = scenario;
+    const training = trainingSpec(scenario);
+    const saved = state && training.frozen.length > 0 ? withFrozen(state, initialRunState(seed, layerCount)) : state;
     this.#client = scenario.isInference
       ? new InferenceClient(this.#world, process, (round) => this.#progress('answered', round))
       : undefined;
@@ -170,7 +171,7 @@ export class CoordinatorLife {
         modelName: 'exact',
         sequence: exactSequence(layerCount),
         ...(this.#client === undefined
-          ? { label, training, state: state ?? initialRunState(seed, layerCount) }
+          ? { label, training, state: saved ?? initialRunState(seed, layerCount) }
           : { ...inferenceSubject, training: { ...training, isInference: true } }),
       },
       hooks: { ...this.#hooks(process, disk), ...this.#client?.hooks },

@@ -5,7 +5,6 @@
 import { defined } from '../assert.ts';
 import { type CutTensor, cutBefore, cutBytes } from '../graph/layers.ts';
 import type { Tensor } from '../graph/tensor.ts';
-import { Residuals } from '../runtime/device/codec.ts';
 import { ForwardOnly } from '../runtime/device/forward-only.ts';
 import type { MicroBatchId } from '../runtime/device/pieces.ts';
 import type { RoundStage, StagePort } from '../runtime/device/stage.ts';
@@ -20,20 +19,15 @@ export class ExactForwardStage extends ForwardOnly implements StagePort {
   readonly inputs: readonly CutTensor[];
   readonly outputs: readonly CutTensor[];
   readonly label: CutTensor;
-  readonly isLast = false;
-  readonly statisticCount = 0;
-  readonly residuals: Residuals = new Residuals();
   readonly #options: StageOptions;
   readonly #world: StageWorld;
   readonly #seed: number;
   readonly #layers: readonly number[];
   readonly #entries = new Map<string, StateEntry>();
-  readonly #versions = new Set<number>();
-  #takenMs = 0;
 
   /** `seed`: of the samples. */
   constructor(options: StageOptions, world: StageWorld, seed: number) {
-    super();
+    super(world.engine);
     const { sequence, layers } = options;
     this.inputs = cutBefore(sequence, layers[0]);
     this.outputs = cutBefore(sequence, layers[1]);
@@ -69,22 +63,6 @@ export class ExactForwardStage extends ForwardOnly implements StagePort {
       yield { ...entry, value: { ...entry.value, data: entry.value.data.slice() } };
     }
   }
-
-  get versions(): readonly number[] {
-    return [...this.#versions].sort((a, b) => a - b);
-  }
-
-  keepVersion(round: number): void {
-    this.#versions.add(round);
-  }
-
-  dropVersion(round: number): void {
-    this.#versions.delete(round);
-  }
-
-  beginStream(_first: number): void {}
-
-  returnTo(_round: number): void {}
 
   dispose(): void {
     this.#entries.clear();
@@ -122,21 +100,11 @@ export class ExactForwardStage extends ForwardOnly implements StagePort {
     return defined(this.#entries.get(parameter), parameter).value.data[0] as number;
   }
 
-  takeBusyMs(): number {
-    const beforeMs = this.#takenMs;
-    this.#takenMs = this.#world.engine.busyMs();
-    return this.#takenMs - beforeMs;
-  }
-
   computed(): undefined {
     return undefined; // passes count as done when they are queued
   }
 
   mailboxBytes(microBatchCount: number): number {
     return 2 * microBatchCount * cutBytes(this.inputs, this.#options.sampleCount) + 2 ** 12;
-  }
-
-  beginRound(round: number): void {
-    this.#versions.add(round);
   }
 }

@@ -202,8 +202,20 @@ export function writeRow(rows: Float32Array, index: number, { value, sample, rou
   rows[start + 3] = epoch;
 }
 
+/** What a run trains. */
+interface Trained {
+  readonly seed: number;
+  readonly plan: { readonly batchSize: number };
+  readonly isClipped: boolean;
+  /** K of weight aggregation. Default 0: never. */
+  readonly aggregate?: number;
+  /** Layers whose weight is not trained. Default: none. */
+  readonly frozenLayers?: readonly number[];
+}
+
 /** The training as every device gets it; the momentum optimizer stands for there being optimizer state. */
-export function trainingSpec(seed: number, batchSize: number, isClipped: boolean, aggregate = 0): TrainingSpec {
+export function trainingSpec({ seed, plan, isClipped, aggregate = 0, frozenLayers = [] }: Trained): TrainingSpec {
+  const frozen = frozenLayers.map((layer) => stateNames(layer).parameter);
   const optimizer = {
     kind: 'sgd',
     momentum: 0.5,
@@ -214,7 +226,7 @@ export function trainingSpec(seed: number, batchSize: number, isClipped: boolean
     epsilon: 1,
   } as const;
   return {
-    ...{ batchSize, loss: 'mse', optimizer, clipNorm: isClipped ? 1 : null, seed, frozen: [] },
+    ...{ batchSize: plan.batchSize, loss: 'mse', optimizer, clipNorm: isClipped ? 1 : null, seed, frozen },
     ...(aggregate === 0 ? {} : { aggregate }),
   };
 }

@@ -37,6 +37,7 @@ export class Oracle {
   readonly #isClipped: boolean;
   /** K of weight aggregation; 0: never. */
   readonly #aggregate: number;
+  readonly #frozen: ReadonlySet<number>;
   /** By layer. */
   #stages: readonly OracleStage[];
   /** The version that the stream began with; 0 where rounds follow each other. */
@@ -54,6 +55,8 @@ export class Oracle {
       readonly isClipped: boolean;
       /** K of weight aggregation. Default 0: never. */
       readonly aggregate?: number;
+      /** Layers whose weight is not trained. Default: none. */
+      readonly frozenLayers?: readonly number[];
     },
   ) {
     this.#seed = options.seed;
@@ -61,6 +64,7 @@ export class Oracle {
     this.#sizes = options;
     this.#isClipped = options.isClipped;
     this.#aggregate = options.aggregate ?? 0;
+    this.#frozen = new Set(options.frozenLayers);
     const { layerCount } = options;
     this.#stages = new Array<OracleStage>(layerCount).fill({ layers: [0, layerCount], staleness: 0, versionCount: 1 });
     const { parameter, buffer } = initialRunState(options.seed, options.layerCount);
@@ -98,8 +102,8 @@ export class Oracle {
   }
 
   /**
-   * What is wrong with a state that should be that after `round` rounds; undefined when nothing is. `isSaved`: the one
-   * that was saved then, if any was.
+   * What is wrong with a state that should be that after `round` rounds, with or without frozen weights; undefined when
+   * nothing is. `isSaved`: the one that was saved then, if any was.
    */
   difference(state: RunState, round: number, isSaved = false): string | undefined {
     this.#trainTo(round);
@@ -113,10 +117,13 @@ export class Oracle {
       ] as const;
       for (const [role, name, value] of expected) {
         if (role === 'optimizer' && round === 0 && !state.optimizer.has(name)) continue;
+        const isFrozen = role !== 'buffer' && this.#frozen.has(layer);
+        if (isFrozen && !state[role].has(name)) continue;
+        const version = isFrozen ? 0 : round;
         const found = state[role].get(name)?.data;
         if (found === undefined) return `${name} is missing`;
-        if (found[0] !== value || found[1] !== round)
-          return `${name} is ${found[0]} of round ${found[1]}, not the ${value} of round ${round}`;
+        if (found[0] !== value || found[1] !== version)
+          return `${name} is ${found[0]} of round ${found[1]}, not the ${value} of round ${version}`;
       }
     }
     return undefined;
@@ -169,14 +176,12 @@ export class Oracle {
     const norm = gradientSums.reduce((sum, gradient) => sum + layerRules.norm(gradient), 0);
     const scale = this.#isClipped ? gradientScale(norm) : 1;
     this.#states.push(
-      before.map(([_, momentum, statistic], layer) => {
+      before.map(([own, momentum, statistic], layer) => {
+        const moving = layerRules.statistic(statistic, outputSums[layer] as number);
+        if (this.#frozen.has(layer)) return [own, momentum, moving] as const;
         const weight = this.#baseOf(round, layer);
         const moved = layerRules.momentum(momentum, gradientSums[layer] as number, scale, weight, learningRate(round));
-        return [
-          layerRules.weight(weight, moved, round + 1),
-          moved,
-          layerRules.statistic(statistic, outputSums[layer] as number),
-        ] as const;
+        return [layerRules.weight(weight, moved, round + 1), moved, moving] as const;
       }),
     );
   }

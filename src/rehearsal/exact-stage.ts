@@ -57,7 +57,8 @@ export class ExactStage implements StagePort {
     this.#world = world;
     this.#seed = training.seed;
     this.#layers = Array.from({ length: layers[1] - layers[0] }, (_, index) => layers[0] + index);
-    this.#state = new ExactState(world.engine, this.#layers, (what) => this.#violate(what));
+    const own = { layers: this.#layers, frozen: training.frozen };
+    this.#state = new ExactState(world.engine, own, (what) => this.#violate(what));
   }
 
   async rest(share: RestShare): Promise<RoundStage> {
@@ -200,7 +201,7 @@ export class ExactStage implements StagePort {
   #checkRead(round: number, weights: Weights): void {
     if (this.#first === undefined) return;
     const due = Math.max(this.#first, round - this.#staleness);
-    const read = this.#layers.map((layer) => this.#state.versionOf(layer, weights));
+    const read = this.#state.readVersions(weights);
     if (read.some((version) => version !== due)) this.#violate(`round ${round} reads versions ${read}, not ${due}`);
   }
 

@@ -27,15 +27,22 @@ export class ExactState {
   readonly #engine: ExactEngine;
   readonly #layers: readonly number[];
   readonly #violate: (what: string) => void;
+  /** Names of weights that are not trained. */
+  readonly #frozen: ReadonlySet<string>;
   /** Of a stream whose weights are aggregated. */
   #aggregation: Aggregation | undefined;
   #versionLimit = maxVersionCount;
 
-  constructor(engine: ExactEngine, layers: readonly number[], violate: (what: string) => void) {
+  constructor(
+    engine: ExactEngine,
+    { layers, frozen }: { readonly layers: readonly number[]; readonly frozen: readonly string[] },
+    violate: (what: string) => void,
+  ) {
     this.kept = new StageState(engine, []);
     this.weights = new WeightVersions(this.kept, () => ({}));
     this.#engine = engine;
     this.#layers = layers;
+    this.#frozen = new Set(frozen);
     this.#violate = violate;
   }
 
@@ -73,10 +80,17 @@ export class ExactState {
     return this.#engine.peek(held).data[0] as number;
   }
 
-  /** The rounds that a layer's weight has seen in a version of the weights. */
-  versionOf(layer: number, { parameters }: Weights): number {
-    const held = defined(parameters[stateNames(layer).parameter], 'a weight');
-    return this.#engine.peek(held).data[1] as number;
+  /** Whether a layer's weight is not trained. */
+  isFrozen(layer: number): boolean {
+    return this.#frozen.has(stateNames(layer).parameter);
+  }
+
+  /** The rounds that each trained weight has seen in a version of the weights. */
+  readVersions({ parameters }: Weights): readonly number[] {
+    return this.#layers.flatMap((layer) => {
+      const held = defined(parameters[stateNames(layer).parameter], 'a weight');
+      return this.isFrozen(layer) ? [] : [this.#engine.peek(held).data[1] as number];
+    });
   }
 
   #held(role: StateRole, layer: number): Versioned | undefined {
@@ -124,10 +138,12 @@ export class ExactState {
     mean: number | undefined,
   ): void {
     const { parameter, optimizer, buffer } = this.layer(layer);
-    const base = mean ?? parameter[0];
-    const moved = layerRules.momentum(optimizer[0], gradient, gradientScale, base, learningRate);
-    this.set('parameter', layer, [layerRules.weight(base, moved, step), parameter[1] + 1]);
-    this.set('optimizer', layer, [moved, optimizer[1] + 1]);
+    if (!this.isFrozen(layer)) {
+      const base = mean ?? parameter[0];
+      const moved = layerRules.momentum(optimizer[0], gradient, gradientScale, base, learningRate);
+      this.set('parameter', layer, [layerRules.weight(base, moved, step), parameter[1] + 1]);
+      this.set('optimizer', layer, [moved, optimizer[1] + 1]);
+    }
     const statistic = output === undefined ? buffer[0] : layerRules.statistic(buffer[0], output);
     this.set('buffer', layer, [statistic, buffer[1] + 1]);
   }
@@ -140,12 +156,13 @@ export class ExactState {
     }
   }
 
-  /** A layer's state has to have seen this many rounds. */
+  /** A layer's state has to have seen this many rounds; what is not trained has seen none. */
   checkVersions(layer: number, roles: readonly StateRole[], expected: number): void {
     const state = this.layer(layer);
     for (const role of roles) {
       const version = state[role][1];
-      if (version !== expected) this.#violate(`the ${role} of layer ${layer} is that of round ${version}`);
+      const due = role !== 'buffer' && this.isFrozen(layer) ? 0 : expected;
+      if (version !== due) this.#violate(`the ${role} of layer ${layer} is that of round ${version}`);
     }
   }
 }

@@ -1,4 +1,5 @@
-// Scenarios of asynchronous runs and of those that only infer: those of the seeds, with plans whose rounds overlap.
+// Scenarios of asynchronous runs, of those that only infer and of those with frozen weights: those of the seeds, with
+// plans whose rounds overlap, requests, layers that are not trained.
 
 import type { PlanLayout } from '../cluster/cluster.ts';
 import { hash32 } from '../random.ts';
@@ -8,7 +9,7 @@ import { leastStaleness, withStaleness } from '../schedule/staleness.ts';
 import { type FaultKind, faultKinds, type Scenario, scenarioOf } from './scenario.ts';
 
 /** Which runs are rehearsed. */
-export const rehearsedModes = ['sync', 'async', 'infer', 'mixed'] as const;
+export const rehearsedModes = ['sync', 'async', 'infer', 'mixed', 'frozen'] as const;
 export type RehearsedModes = (typeof rehearsedModes)[number];
 
 /** The scenario of a seed in these modes. `kinds`: the faults that may happen; default: all. */
@@ -18,6 +19,8 @@ export function scenarioIn(modes: RehearsedModes, seed: number, kinds?: readonly
       return inferring(scenarioOf(seed, (kinds ?? faultKinds).filter(isSurvived)));
     case 'async':
       return asynchronous(scenarioOf(seed, kinds));
+    case 'frozen':
+      return partlyFrozen(scenarioOf(seed, kinds));
     default:
       return scenarioOf(seed, kinds);
   }
@@ -45,6 +48,16 @@ function inferring(scenario: Scenario): Scenario {
     endRound: 4 * scenario.endRound,
     ...(hash32(seed, 10) % 2 === 0 ? { smallerEvery: 2 } : {}),
   };
+}
+
+/** The same devices, network and faults; half of the layers are not trained, in half of the runs rounds overlap. */
+function partlyFrozen(scenario: Scenario): Scenario {
+  const { seed, layerCount } = scenario;
+  const drawn = Array.from({ length: layerCount }, (_, layer) => layer).filter(
+    (layer) => hash32(seed, 15, layer) % 2 > 0,
+  );
+  const frozenLayers = drawn.length > 0 ? drawn : [0];
+  return { ...(hash32(seed, 16) % 2 === 0 ? asynchronous(scenario) : scenario), frozenLayers };
 }
 
 /** The same devices, network and faults, with rounds that overlap, and more of them. */

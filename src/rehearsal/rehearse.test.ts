@@ -26,6 +26,11 @@ test('80 seeds with rounds that overlap: every state is that of the delayed orac
   assert.deepEqual(summary.failures, []);
 });
 
+test('40 seeds with layers that are not trained: whoever takes a place has their weights', async () => {
+  const summary = await rehearseSeeds({ first: 0, end: 40, modes: 'frozen' });
+  assert.deepEqual(summary.failures, []);
+});
+
 test('60 seeds of requests: each is answered once, in order, with what the model gives', async () => {
   const summary = await rehearseSeeds({ first: 0, end: 60, modes: 'infer' });
   assert.deepEqual(summary.failures, []);

@@ -72,6 +72,8 @@ export interface Scenario {
   readonly memoryMiB: number;
   readonly layerCount: number;
   readonly isClipped: boolean;
+  /** Layers whose weight is not trained. Absent, as in all scenarios of seeds: none. */
+  readonly frozenLayers?: readonly number[];
   /** K of weight aggregation, where rounds overlap. Absent, as in all synchronous scenarios: never. */
   readonly aggregate?: number;
   readonly endRound: number;

@@ -2,56 +2,28 @@
 
 import assert from 'node:assert/strict';
 import { once } from 'node:events';
-import { mkdtemp, rm } from 'node:fs/promises';
 import { request as httpRequest, type IncomingMessage } from 'node:http';
 import { request as httpsRequest } from 'node:https';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { WebSocket } from 'ws';
 import { defined } from '../assert.ts';
 import { systemClock } from '../clock.ts';
 import { wrap } from '../graph/tensor.ts';
 import { createRandom } from '../random.ts';
-import type { Coordinator } from '../runtime/coordinator/coordinator.ts';
-import { serveWorkers } from '../runtime/host/coordinator-server.ts';
-import { createPeerNetwork } from '../runtime/host/network.ts';
-import { openDoor } from '../runtime/host/security/admission.ts';
-import { enrol } from '../runtime/host/security/enrolment.ts';
 import type { PeerNetwork } from '../runtime/worker/peers.ts';
+import { type Cleanup, type Member, peerToken, relayedCluster } from '../testing/relayed-cluster.ts';
 import { type Hello, protocolVersion } from '../transport/handshake.ts';
 import type { Frame, Link } from '../transport/link.ts';
 import { RunWindow } from '../window/server/run-window.ts';
 import { type BrowserSocket, dial, type OpenSocket, socketLink } from './browser-socket.ts';
 import { createPageNetwork } from './page-network.ts';
 
-const folder = await mkdtemp(join(tmpdir(), 'asteroid-tab-'));
-after(() => rm(folder, { recursive: true, force: true }));
 const keepAlive = setInterval(() => {}, 1000);
 after(() => clearInterval(keepAlive));
-const peerToken = 'the-token-of-this-run';
 const facts = { memoryMiB: 1024, cores: 2, engine: 'none', machine: 'page 1' };
 
-interface Member {
-  readonly network: PeerNetwork;
-  readonly links: Link[];
-}
-
-/** A coordinator's server with its window, over TLS or not, and the devices that have joined. */
-async function serverOf(members: ReadonlyMap<string, Member>, isEncrypted: boolean) {
-  const joined: Link[] = [];
-  const coordinator: Pick<Coordinator, 'ask' | 'join'> = {
-    join: (_name, link) => void joined.push(link),
-    ask(device, from, ticket) {
-      const [called, caller] = [members.get(device), members.get(from)];
-      if (called === undefined || caller === undefined) return false;
-      called.network.called?.({ name: from, url: caller.network.url }, ticket);
-      return true;
-    },
-  };
-  const place = { host: '127.0.0.1', port: 0, clock: systemClock, insecure: false, folder };
-  const reached = isEncrypted ? { ...place, advertise: '192.0.2.1' } : place;
-  const door = await openDoor(reached);
+/** A coordinator's server with its window, over TLS or not, and what joins it. */
+async function cluster(cleanup: Cleanup, isEncrypted: boolean) {
   let link: () => string = () => '';
   const window = new RunWindow({
     ...{ model: 'net', clock: systemClock, record: () => {} },
@@ -59,20 +31,15 @@ async function serverOf(members: ReadonlyMap<string, Member>, isEncrypted: boole
       link = opened.link;
     },
   });
-  const { server } = await serveWorkers({
-    ...{ coordinator: coordinator as Coordinator, door, peerToken, observe: () => {}, cluster: reached },
-    guests: window.guests({ isEncrypted }),
+  const pages: PeerNetwork[] = [];
+  cleanup.after(async () => {
+    await Promise.all(pages.map((network) => network.close()));
+    await window.close();
   });
+  const at = await relayedCluster(cleanup, { isEncrypted, guests: window.guests({ isEncrypted }) });
+  const { server, door, members } = at;
   const origin = server.url.replace(/^ws/, 'http');
   window.begin({ url: origin, isFar: false, joinCode: door.joinCode });
-  return { server, window, door, joined, origin, link: (): string => link() };
-}
-
-/** The server, and what joins it. */
-async function cluster(isEncrypted: boolean) {
-  const members = new Map<string, Member>();
-  const at = await serverOf(members, isEncrypted);
-  const { server, window, door, origin } = at;
   const open: OpenSocket = (target) =>
     new WebSocket(target, { origin, rejectUnauthorized: false }) as unknown as BrowserSocket;
   const url = `${server.url}/device`;
@@ -91,35 +58,10 @@ async function cluster(isEncrypted: boolean) {
     const onLink = (other: Link): void => void links.push(other);
     const network = createPageNetwork({ name, url, open, token: peerToken, relaySecret, clock: systemClock, onLink });
     members.set(name, { network, links });
+    pages.push(network);
     return { network, links, coordinator: socketLink(dialled, isEncrypted), relaySecret };
   };
-  const close = async (): Promise<void> => {
-    await Promise.all([...members.values()].map(({ network }) => network.close()));
-    await window.close();
-    await server.close('over');
-  };
-  const worker = (name: string): Promise<Member> => workerOf(name, at, members, isEncrypted);
-  return { ...at, open, url, hello, page, worker, close };
-}
-
-/** A worker of Node that nobody reaches but over the coordinator. */
-async function workerOf(
-  name: string,
-  { server, door }: Pick<Awaited<ReturnType<typeof serverOf>>, 'server' | 'door'>,
-  members: Map<string, Member>,
-  isEncrypted: boolean,
-): Promise<Member> {
-  const admission = isEncrypted
-    ? await enrol({ url: server.url, name, joinCode: async () => door.joinCode })
-    : undefined;
-  const links: Link[] = [];
-  const network = await createPeerNetwork({
-    ...{ name, host: '127.0.0.1', token: peerToken, onLink: (other: Link) => void links.push(other) },
-    relay: { url: server.url, ...(admission && { tls: admission.tls }) },
-    ...(admission && { identity: admission.identity }),
-  });
-  members.set(name, { network, links });
-  return { network, links };
+  return { ...at, window, origin, open, url, hello, page, link: (): string => link() };
 }
 
 type Cluster = Awaited<ReturnType<typeof cluster>>;
@@ -141,15 +83,15 @@ async function until(look: () => boolean): Promise<void> {
 
 /** Sends a frame over a link and holds it against what comes out at the other end. */
 async function passes(link: Link, other: Link): Promise<void> {
-  const sent = frame(3_000_000);
+  const sent = frame(1_500_000);
   const [got] = await Promise.all([new Promise<Frame>((resolve) => other.receive(resolve)), link.send(sent)]);
   assert.deepEqual(got.tensors, sent.tensors);
 }
 
 for (const isEncrypted of [true, false])
-  test(`${isEncrypted ? 'over TLS' : 'plain'}: tabs and a worker are met over the relay, whoever calls`, async () => {
-    const at = await cluster(isEncrypted);
-    const [first, second, worker] = [await at.page('first'), await at.page('second'), await at.worker('worker')];
+  test(`${isEncrypted ? 'over TLS' : 'plain'}: tabs and a worker are met over the relay, whoever calls`, async (t) => {
+    const at = await cluster(t, isEncrypted);
+    const [first, second, worker] = [await at.page('first'), await at.page('second'), await at.enter('worker', true)];
     const met = async (caller: Member, callee: Member, name: string): Promise<Link> => {
       const link = await caller.network.connect({ name, url: callee.network.url });
       await until(() => callee.links.length > 0);
@@ -160,7 +102,6 @@ for (const isEncrypted of [true, false])
     await met(worker, second, 'second');
     const link = await met(first, second, 'second');
     await link.close('done');
-    await at.close();
   });
 
 /** What an upgrade is answered with: a status, or 101 for a socket that is open. */
@@ -180,10 +121,13 @@ function upgrade(at: Cluster, headers: Readonly<Record<string, string>>): Promis
 }
 
 let plain: Cluster;
+const closing: (() => Promise<void>)[] = [];
 before(async () => {
-  plain = await cluster(false);
+  plain = await cluster({ after: (close) => void closing.push(close) }, false);
 });
-after(() => plain.close());
+after(async () => {
+  for (const close of closing) await close();
+});
 
 test('pages of other servers, and names of DNS that lead here, are refused', async () => {
   const { origin, server } = plain;
@@ -209,8 +153,8 @@ test('neither a link of the window, nor its session, nor a secret of others make
   assert.equal(plain.joined.length, count);
 });
 
-test("a tab gets no way under another's name, nor by a ticket that was used", async () => {
-  const at = await cluster(false);
+test("a tab gets no way under another's name, nor by a ticket that was used", async (t) => {
+  const at = await cluster(t, false);
   const [victim, thief] = [await at.page('victim'), await at.page('thief')];
   const relay = (name: string, credential: string, wish: Readonly<Record<string, string>>): Promise<unknown> =>
     dial(at.open, at.url, at.hello({ purpose: 'relay', name, credential, facts: wish }));
@@ -236,7 +180,6 @@ test("a tab gets no way under another's name, nor by a ticket that was used", as
     await new Promise<void>((resolve) => socket.listen({ message: () => {}, closed: () => resolve() }));
   }
   await passes(link, defined(victim.links[0], 'the link'));
-  await at.close();
 });
 
 test('before it has shown the code, a tab may send 4 KiB; after it, no message of a gibibyte', async () => {
@@ -286,9 +229,9 @@ test('frames of a tab that are wrong end its link with a sentence, and nobody el
   await passes(good.coordinator, goodLink);
 });
 
-test('what a tab sends to a peer over the relay ends that link alone where it is wrong', async () => {
-  const at = await cluster(false);
-  const [first, worker] = [await at.page('first'), await at.worker('worker')];
+test('what a tab sends to a peer over the relay ends that link alone where it is wrong', async (t) => {
+  const at = await cluster(t, false);
+  const [first, worker] = [await at.page('first'), await at.enter('worker', true)];
   const good = await first.network.connect({ name: 'worker', url: worker.network.url });
   await until(() => worker.links.length > 0);
   const bad = await at.page('bad');
@@ -305,7 +248,6 @@ test('what a tab sends to a peer over the relay ends that link alone where it is
   }
   assert.equal(worker.links.length, 1, 'no link came of it');
   await passes(good, defined(worker.links[0], 'the link at the worker'));
-  await at.close();
 });
 
 /** A page's file, over TLS or not. */
@@ -327,7 +269,8 @@ test('only the thread that computes may compile, and the page for devices may st
   assert.doesNotMatch(await policyOf('/'), /worker-src|unsafe/);
   assert.match(await policyOf('/join'), /script-src 'self';.*worker-src 'self';/);
   assert.doesNotMatch(await policyOf('/join'), /unsafe/);
-  assert.match(await policyOf('/compute.js'), /default-src 'none'; script-src 'self' 'wasm-unsafe-eval';/);
+  assert.doesNotMatch(await policyOf('/compute.js'), /unsafe/);
+  assert.match(await policyOf('/engine.js'), /default-src 'none'; script-src 'self' 'wasm-unsafe-eval';/);
 });
 
 test('the engine is compressed, and loaded once', async () => {

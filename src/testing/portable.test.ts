@@ -45,7 +45,7 @@ test('all portable rooms bundle for a browser without a module of Node', async (
   for (const room of ['runtime/worker', 'runtime/coordinator', 'runtime/device', 'runtime/run', 'planner', 'engine'])
     assert.ok(rooms.has(room), room);
   const files = portable.map((path) => join(repository, 'src', path));
-  assert.deepEqual(await outsideImports(files), ['onnxruntime-web', 'onnxruntime-web/wasm']);
+  assert.deepEqual(await outsideImports(files), ['onnxruntime-web', 'onnxruntime-web/wasm', 'onnxruntime-web/webgpu']);
 });
 
 test('a module of Node would be noticed', async () => {

@@ -111,7 +111,7 @@ async function follow(
   executable.release();
 }
 
-describe('ten steps equal PyTorch’s', () => {
+describe('ten steps equal PyTorch’s, and Lion’s by its paper', () => {
   const reference = createReferenceEngine();
   let fast: Engine;
   before(async () => {
@@ -121,7 +121,7 @@ describe('ten steps equal PyTorch’s', () => {
     await reference.close();
     await fast.close();
   });
-  assert.equal(fixture.cases.length, 11);
+  assert.equal(fixture.cases.length, 14);
   for (const trajectory of fixture.cases) {
     test(`${trajectory.kind}, ${trajectory.name}: float64 by the definitions`, () =>
       follow(reference, 'float64', trajectory, 1e-6));

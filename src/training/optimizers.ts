@@ -1,5 +1,5 @@
-// The optimizers as graphs: one run updates all parameters of a stage, exactly as torch.optim's SGD, Adam and AdamW.
-// State starts as zeros. Also the graphs that sum the gradients of micro-batches.
+// The optimizers as graphs: one run updates all parameters of a stage, exactly as torch.optim's SGD, Adam and AdamW,
+// or as Lion. State starts as zeros. Also the graphs that sum the gradients of micro-batches.
 
 import { assert } from '../assert.ts';
 import { Emitter } from '../graph/emitter.ts';

@@ -4,9 +4,10 @@
 //
 // predict: passes read, in place of version v, what the weights will be s updates later if the smoothed gradient stays
 // as it is, ŵ = w − s·η·u: SpecTrain (Chen et al. 2018, arXiv 1809.02839) with u = v, the velocity of momentum; XPipe
-// (Guan et al. 2019, arXiv 1911.04610) with Adam's u = m̂ / (√v̂ + ε), here with AdamW's decay besides. Changes: both
-// passes of a round read one prediction (SpecTrain predicts anew for the backward pass), as weight stashing asks; it is
-// made when the version is, with that update's learning rate; the version that a stream begins with is read as it is.
+// (Guan et al. 2019, arXiv 1911.04610) with Adam's u = m̂ / (√v̂ + ε), here with AdamW's decay besides; Lion's u is its
+// sign. Changes: both passes of a round read one prediction (SpecTrain predicts anew for the backward pass), as weight
+// stashing asks; it is made when the version is, with that update's learning rate; the version that a stream begins
+// with is read as it is.
 //
 // nesterov: Ajanthan et al., ICML 2025 (arXiv 2505.01099): d = γ (w_t − w_{t−1}), w_{t+1} = w_t + d − η (1 − γ) ∇f at
 // the delayed look-ahead point w_{t−s} + d_{t−s}, with γ near 1. As torch.optim's Nesterov momentum and NAdam (the
@@ -68,6 +69,11 @@ export function checkCorrection(
   kind: StalenessCorrection,
   optimizer: { readonly kind: string; readonly momentum: number },
 ): void {
+  if (kind === 'nesterov' && optimizer.kind === 'lion')
+    throw new InputError(
+      '--staleness-correction nesterov takes a gradient into a step whole, and --optimizer lion its sign alone: give ' +
+        'predict or none.',
+    );
   if (kind === 'none' || optimizer.kind !== 'sgd' || optimizer.momentum > 0) return;
   throw new InputError(
     `--staleness-correction ${kind} goes by the optimizer's momentum, and SGD without momentum has none: give ` +

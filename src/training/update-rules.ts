@@ -1,7 +1,7 @@
 // The optimizers' formulas: how one parameter and its state follow from a gradient, as torch.optim's SGD, Adam and
-// AdamW, and with a correction of staleness (staleness.ts). optimizers.ts makes graphs of them.
+// AdamW, or as Lion, and with a correction of staleness (staleness.ts). optimizers.ts makes graphs of them.
 
-import { defined } from '../assert.ts';
+import { assert, defined } from '../assert.ts';
 import type { Emitter } from '../graph/emitter.ts';
 import { gradientName } from '../graph/gradient-name.ts';
 import { type Attributes, float, int } from '../graph/graph.ts';
@@ -9,9 +9,11 @@ import { dataTypeCode } from '../graph/operators/data-types.ts';
 import { type ElementType, elementCount, tensor } from '../graph/tensor.ts';
 import { type Correction, delayedMomentum, delayedRate, longMomentum } from './staleness.ts';
 
-export type OptimizerKind = 'sgd' | 'adam' | 'adamw';
+export const optimizerKinds = ['sgd', 'adam', 'adamw', 'lion'] as const;
 
-/** Options of the optimizers; each kind reads its own. The defaults are PyTorch's. */
+export type OptimizerKind = (typeof optimizerKinds)[number];
+
+/** Options of the optimizers; each kind reads its own. The defaults are PyTorch's, and of Lion its paper's. */
 export interface OptimizerOptions {
   /** sgd. Default 0: no state. */
   readonly momentum?: number;
@@ -19,9 +21,9 @@ export interface OptimizerOptions {
   readonly nesterov?: boolean;
   /** Default 0 (adamw: 0.01). */
   readonly weightDecay?: number;
-  /** adam, adamw. Default 0.9. */
+  /** adam, adamw, lion. Default 0.9. */
   readonly beta1?: number;
-  /** adam, adamw. Default 0.999. */
+  /** adam, adamw, lion. Default 0.999 (lion: 0.99). */
   readonly beta2?: number;
   /** adam, adamw. Default 1e-8. */
   readonly epsilon?: number;
@@ -82,6 +84,7 @@ function averaged(rule: Rule, decay: number): Rule {
 
 function plainRule(kind: OptimizerKind, options: OptimizerOptions): Rule {
   const isNesterov = options.correction?.kind === 'nesterov';
+  if (kind === 'lion') return lion(options);
   if (kind === 'sgd') return isNesterov ? delayedSgd(options) : sgd(options);
   return isNesterov ? delayedAdam(options, kind === 'adamw') : adam(options, kind === 'adamw');
 }
@@ -174,6 +177,41 @@ function adam(options: OptimizerOptions, isDecoupled: boolean): Rule {
       if (ahead === 0) return;
       const from = isDecoupled ? w.times(updated, w.scalar('shrinkageAhead')) : updated;
       w.predictParameter(w.combine(w.scalar('minusAhead'), step, 1, from));
+    },
+  };
+}
+
+/**
+ * Lion (Chen et al. 2023, arXiv 2302.06675, Alg. 2): g ← scale · g;  u = sign(β₁ m + (1 − β₁) g);  θ ← θ − η (u + λ θ);
+ * m ← β₂ m + (1 − β₂) g. Predicted: s times the last step, with its decay.
+ */
+function lion(options: OptimizerOptions): Rule {
+  const { beta1 = 0.9, beta2 = 0.99, weightDecay = 0 } = options;
+  assert(options.correction?.kind !== 'nesterov', 'Lion takes no Nesterov momentum (checkCorrection)');
+  const ahead = predictedUpdates(options);
+  return {
+    state: ['momentum'],
+    predicts: ahead > 0,
+    scalars: ({ learningRate, gradientScale }) => ({
+      toDirection: (1 - beta1) * gradientScale,
+      toMomentum: (1 - beta2) * gradientScale,
+      minusLearningRate: -learningRate,
+      shrinkage: 1 - learningRate * weightDecay,
+      ...(ahead > 0 && {
+        minusAhead: -ahead * learningRate,
+        shrinkageAhead: 1 - ahead * learningRate * weightDecay,
+      }),
+    }),
+    write(w) {
+      const momentum = w.state('momentum');
+      const direction = w.write('Sign', [w.combine(w.scalar('toDirection'), w.gradient(), beta1, momentum)]);
+      w.updateState('momentum', w.combine(w.scalar('toMomentum'), w.gradient(), beta2, momentum));
+      const start = w.times(w.parameter(), w.scalar('shrinkage'));
+      const updated = w.combine(w.scalar('minusLearningRate'), direction, 1, start);
+      w.updateParameter(updated);
+      if (ahead === 0) return;
+      const from = w.times(updated, w.scalar('shrinkageAhead'));
+      w.predictParameter(w.combine(w.scalar('minusAhead'), direction, 1, from));
     },
   };
 }

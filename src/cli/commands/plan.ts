@@ -17,6 +17,7 @@ import { passes } from '../../schedule/passes.ts';
 import { inferenceSchedule, scheduleNames, tangentSchedule } from '../../schedule/schedules.ts';
 import { stalenessOf } from '../../schedule/staleness.ts';
 import { programText } from '../../schedule/text.ts';
+import { optimizerKinds } from '../../training/update-rules.ts';
 import { addCopiesFlag, isCopied } from '../copies-flag.ts';
 import { checkWritable, readText, writeJson } from '../files.ts';
 import { collected, positive } from '../flag-values.ts';
@@ -87,7 +88,7 @@ export function addPlan(program: Command): Command {
       `${plannerNames.join(' | ')}; of inference: ${inferencePlannerNames.join(' | ')}`,
       'best',
     )
-    .option('--optimizer <NAME>', 'sgd | adam | adamw, for the memory that it needs', 'sgd')
+    .option('--optimizer <NAME>', `${optimizerKinds.join(' | ')}, for the memory that it needs`, 'sgd')
     .option('--momentum <M>', 'of sgd, for the memory that it needs', '0')
     .option('--replicate-batch-norm', 'let a stage with batch normalization be replicated')
     .option('--no-recompute', 'keep all activations, even where computing some again would make a plan fit')
@@ -314,6 +315,8 @@ function compressMode(text: string): CompressMode {
 /** Copies of each weight that an optimizer keeps. Throws InputError. */
 export function optimizerState(optimizer: string, momentum: string): 0 | 1 | 2 {
   if (optimizer === 'adam' || optimizer === 'adamw') return 2;
-  if (optimizer !== 'sgd') throw new InputError(`--optimizer ${optimizer} must be one of sgd, adam, adamw.`);
+  if (optimizer === 'lion') return 1;
+  if (optimizer !== 'sgd')
+    throw new InputError(`--optimizer ${optimizer} must be one of ${optimizerKinds.join(', ')}.`);
   return Number(momentum) > 0 ? 1 : 0;
 }

@@ -61,7 +61,7 @@ async function serve(options: ServeOptions): Promise<void> {
   const model = await modelOf(options);
   const plan = await planOf(options);
   const run = prepareInferenceHere({
-    settings: inferenceSettings(options, model, plan, { usualCount: 1 }),
+    settings: inferenceSettings(options, model, plan, { usualCount: 1, isAnySize: true }),
     model,
     ...(plan === undefined ? {} : { plan }),
   });
@@ -77,6 +77,10 @@ async function serve(options: ServeOptions): Promise<void> {
     ...{ clock: systemClock, observe, signal: AbortSignal.any([signal, stopping.signal]) },
     ...(window && { guests: window }),
     onServing: (serving) => announce(serving, model.name, output),
+    onReady: () => {
+      output.json({ event: 'ready' });
+      if (!output.isJson) output.terminal.section('Ready', 'requests are answered');
+    },
   }).finally(() => window?.close());
 }
 

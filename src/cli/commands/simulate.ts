@@ -12,6 +12,7 @@ import { tangentSchedule } from '../../schedule/schedules.ts';
 import { traceJson } from '../../schedule/trace.ts';
 import { simulate as runSimulation } from '../../simulator/simulate.ts';
 import type { Simulation } from '../../simulator/simulation.ts';
+import { optimizerKinds } from '../../training/update-rules.ts';
 import { addCopiesFlag, isCopied } from '../copies-flag.ts';
 import { checkWritable, readText, writeJson, writeText } from '../files.ts';
 import { refuseOverload } from '../memory-check.ts';
@@ -47,7 +48,7 @@ export function addSimulate(program: Command): Command {
       'instead of --profile: an ONNX model, or the name of a built-in one; times from the kinds of the devices',
     )
     .option('--plan <FILE>', 'the plan, or what asteroid plan wrote')
-    .option('--optimizer <NAME>', 'sgd | adam | adamw, for the memory that it needs', 'sgd')
+    .option('--optimizer <NAME>', `${optimizerKinds.join(' | ')}, for the memory that it needs`, 'sgd')
     .option('--momentum <M>', 'of sgd, for the memory that it needs', '0')
     .option('--trace <FILE>', 'write a trace for Perfetto or chrome://tracing')
     .option('--gantt <FILE>', 'write a chart of the round, or of the stream from its first round to its last, as SVG')

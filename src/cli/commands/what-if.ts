@@ -9,6 +9,7 @@ import { InputError } from '../../errors.ts';
 import { plannerNames } from '../../planner/planners.ts';
 import { predictLoss } from '../../planner/replan/predict-loss.ts';
 import { type Change, type WhatIf, whatIf } from '../../planner/what-if.ts';
+import { optimizerKinds } from '../../training/update-rules.ts';
 import { addCopiesFlag, isCopied } from '../copies-flag.ts';
 import { readText, writeJson } from '../files.ts';
 import { collected, positive } from '../flag-values.ts';
@@ -77,7 +78,7 @@ export function addWhatIf(program: Command): Command {
       'sync',
     )
     .option('--tangents <N>', 'of forward-gradient: random directions of an update (default: 1)')
-    .option('--optimizer <NAME>', 'sgd | adam | adamw, for its memory and its state', 'sgd')
+    .option('--optimizer <NAME>', `${optimizerKinds.join(' | ')}, for its memory and its state`, 'sgd')
     .option('--momentum <M>', 'of sgd, for its memory and its state', '0')
     .option('--replicate-batch-norm', 'let a stage with batch normalization be replicated')
     .option('-o, --output <FILE>', 'write what --json prints');

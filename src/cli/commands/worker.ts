@@ -125,6 +125,7 @@ async function work(options: WorkerCommandOptions): Promise<void> {
       createEngine: async () => {
         const made = await (starting ?? createComputeThread({ ...engine, onDetour }));
         device = isOnGpu(made.name) ? 'gpu' : 'cpu';
+        tellChoice(made.choice, device, output);
         return made;
       },
       startProfile: (job, onProgress) => startProfile(job, { ...engine, device }, onProgress),
@@ -146,6 +147,13 @@ async function work(options: WorkerCommandOptions): Promise<void> {
     });
   if (options.wait === true) await waitForRuns(options, { join, signal, output });
   else await serveOnce({ join, signal, output });
+}
+
+/** What it computes on, where that was chosen here. */
+function tellChoice(choice: string | undefined, device: string, output: Output): void {
+  if (choice === undefined) return;
+  output.json({ event: 'device', device, reason: choice });
+  if (!output.isJson) output.terminal.print(choice);
 }
 
 /** What serves runs. */

@@ -4,7 +4,7 @@
 import { setFlagsFromString } from 'node:v8';
 import { InputError } from '../../errors.ts';
 import type { DeviceChoice, Engine } from '../engine.ts';
-import { fasterEngine } from '../faster-engine.ts';
+import { createFasterEngine } from '../faster-engine.ts';
 import type { OnnxRuntime } from '../onnxruntime-module.ts';
 import { createOnnxRuntimeWebEngine } from '../onnxruntime-web.ts';
 import { absence, createOnnxRuntimeNodeEngine, installation, type OnnxRuntimeNodeOptions } from './onnxruntime-node.ts';
@@ -27,7 +27,12 @@ export async function createOnnxRuntimeHereEngine(
   const { pacing, ...shared } = rest;
   const native = loadNative && { load: loadNative };
   if (device === 'gpu') return createOnnxRuntimeNodeEngine({ ...rest, ...native, device });
-  if (device === 'auto') return createFaster(options);
+  if (device === 'auto')
+    return createFasterEngine({
+      cpu: () => createOnnxRuntimeHereEngine({ ...options, device: 'cpu' }),
+      gpu: () => createOnnxRuntimeHereEngine({ ...options, device: 'gpu' }),
+      now: options.now,
+    });
   try {
     return await createOnnxRuntimeNodeEngine({ ...rest, ...native });
   } catch (error) {
@@ -43,22 +48,6 @@ export async function createOnnxRuntimeHereEngine(
     });
     return Object.assign(engine, { warning: slowBecause(error.cause) });
   }
-}
-
-/** The engine on the GPU, if there is one and it is faster than the other. */
-async function createFaster(options: Parameters<typeof createOnnxRuntimeHereEngine>[0]): Promise<Engine> {
-  const cpu = await createOnnxRuntimeHereEngine({ ...options, device: 'cpu' });
-  let gpu: Engine;
-  try {
-    gpu = await createOnnxRuntimeHereEngine({ ...options, device: 'gpu' });
-  } catch (error) {
-    if (!(error instanceof InputError)) throw error;
-    return cpu;
-  }
-  const { index } = await fasterEngine([cpu, gpu], options?.now);
-  const [chosen, other] = index === 0 ? [cpu, gpu] : [gpu, cpu];
-  await other.close();
-  return chosen;
 }
 
 /** What the user should know where the native package is not to be had. */

@@ -45,7 +45,7 @@ export async function createOnnxRuntimeNodeEngine(options: OnnxRuntimeNodeOption
   const adapted = options.pacing === undefined ? roomy : paced(roomy, options.pacing);
   const name = `onnxruntime-node ${runtime.env.versions.node ?? ''}`.trim();
   return options.device === 'gpu'
-    ? createGpuEngine(adapted, { name, now: options.now, ...(options.onDetour && { onDetour: options.onDetour }) })
+    ? createGpuEngine(adapted, { name, now: options.now, onDetour: options.onDetour })
     : createOnnxRuntimeEngine(adapted, { name, threadCount, now: options.now });
 }
 
@@ -82,7 +82,7 @@ function missing(error: unknown): string {
     );
   }
   return (
-    'The engine "onnxruntime" needs the package onnxruntime-node, which is not installed: ' +
-    'run "npm install onnxruntime-node", or choose the engine "reference", which is slow.'
+    `The engine "onnxruntime" needs the package onnxruntime-node, which is not installed: ${installation}, or, ` +
+    'where it has no build for the machine, "npm install onnxruntime-web", which is several times slower.'
   );
 }

@@ -14,7 +14,7 @@ import { trainingMode } from '../../graph/onnx/modes.ts';
 import { extractStage } from '../../graph/stage.ts';
 import { byteLength, type ValueType, wrap } from '../../graph/tensor.ts';
 import { differentiableNames } from '../../runtime/device/stage-graphs.ts';
-import type { ModelMessage, TensorSpec } from '../../runtime/protocol/messages.ts';
+import type { ModelMessage, TensorSpec } from '../../runtime/protocol/model-message.ts';
 import { decodeModel, encodeModel } from '../../runtime/protocol/model-transfer.ts';
 import { trainedLayers } from '../../runtime/run/fine-tuning.ts';
 import { lossGraph } from '../../training/losses.ts';

@@ -24,6 +24,7 @@ export interface BuiltCheckout {
   readonly head: RegExp;
   /** Tokens that it has positions for. */
   readonly positions?: number;
+  readonly moduleName?: NonNullable<Family['moduleName']>;
 }
 
 const families: ReadonlyMap<string, Family> = new Map([
@@ -70,12 +71,16 @@ export function buildCheckout(config: unknown, path: string, options: CheckoutOp
       `${path}: the net has positions for ${positions} tokens, and samples have ${sequence}: give --max-length ` +
         `${positions}.`,
     );
-  const builder = new GraphBuilder(modelType, { seed: options.seed ?? 0 });
+  const builder = new GraphBuilder(modelType, {
+    seed: options.seed ?? 0,
+    initialize: options.initialize ?? true,
+  });
   const logits = built(() => build(builder, { ...options, sequence }), path);
   const graph: Graph = { ...builder.build([logits]), runningVariance: 'unbiased' };
   return {
     ...{ modelType, task: family.task, graph, prefix: family.prefix, head: family.head },
     ...(positions === undefined ? {} : { positions }),
+    ...(family.moduleName === undefined ? {} : { moduleName: family.moduleName }),
   };
 }
 

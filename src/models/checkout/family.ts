@@ -16,6 +16,8 @@ export interface CheckoutOptions {
   readonly dropout?: number;
   /** Seeds what the checkout does not have, such as a new head. Default 0. */
   readonly seed?: number;
+  /** False leaves zeros in place of weights. Default true. */
+  readonly initialize?: boolean;
 }
 
 /** What a net is for. */
@@ -28,6 +30,10 @@ export interface Family {
   readonly prefix: string;
   /** Names of what belongs to the head, which a checkout may lack. */
   readonly head: RegExp;
+  /**
+   * What transformers calls a module or a weight in memory, and PEFT with it, by its name in files. Absent: the same.
+   */
+  moduleName?(fileName: string): string;
   /** Reads a config.json. Throws ZodError. */
   open(config: unknown): OpenedFamily;
 }
@@ -41,16 +47,16 @@ export interface OpenedFamily {
 }
 
 /** What is written down of a family. */
-interface FamilyParts<Config> extends Pick<Family, 'task' | 'prefix' | 'head'> {
+interface FamilyParts<Config> extends Pick<Family, 'task' | 'prefix' | 'head' | 'moduleName'> {
   positions?(config: Config): number;
   build(b: GraphBuilder, config: Config, options: CheckoutOptions): string;
 }
 
 /** A family whose fields a schema checks. */
 export function family<Config>(schema: z.ZodType<Config>, parts: FamilyParts<Config>): Family {
-  const { task, prefix, head } = parts;
+  const { task, prefix, head, moduleName } = parts;
   return {
-    ...{ task, prefix, head },
+    ...{ task, prefix, head, ...(moduleName === undefined ? {} : { moduleName }) },
     open(given) {
       const config = schema.parse(given);
       return {

@@ -42,10 +42,26 @@ const vitSchema = z.object({
 
 type VitFields = z.infer<typeof vitSchema>;
 
+/** Files keep the names of transformers 4; in memory these are others since transformers 5. */
+const renamed: readonly (readonly [inFiles: RegExp, inMemory: string])[] = [
+  [/\.encoder\.layer\./, '.layers.'],
+  [/\.attention\.attention\.query\b/, '.attention.q_proj'],
+  [/\.attention\.attention\.key\b/, '.attention.k_proj'],
+  [/\.attention\.attention\.value\b/, '.attention.v_proj'],
+  [/\.attention\.output\.dense\b/, '.attention.o_proj'],
+  [/\.intermediate\.dense\b/, '.mlp.fc1'],
+  [/\.output\.dense\b/, '.mlp.fc2'],
+];
+
+function moduleName(fileName: string): string {
+  return renamed.reduce((name, [inFiles, inMemory]) => name.replace(inFiles, inMemory), fileName);
+}
+
 export const vit: Family = family(vitSchema, {
   task: 'pictures',
   prefix: 'vit.',
   head: /^classifier\./,
+  moduleName,
   build(b, config, options) {
     const encoded = encoder(b, config, options, { name: 'vit', tokens: ['cls_token'] });
     return dense(b, normedPosition(b, encoded, 0, config, 'vit'), 'classifier', labelCount(config, options));
@@ -56,6 +72,7 @@ export const deit: Family = family(vitSchema, {
   task: 'pictures',
   prefix: 'deit.',
   head: /^(classifier|cls_classifier|distillation_classifier)\./,
+  moduleName,
   build(b, config, options) {
     const encoded = encoder(b, config, options, { name: 'deit', tokens: ['cls_token', 'distillation_token'] });
     const classes = labelCount(config, options);

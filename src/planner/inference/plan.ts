@@ -17,7 +17,15 @@ import type { StageLayout } from '../problem.ts';
 import type { Steps } from '../steps.ts';
 import { isBetter, type Objective, type Rated, rate, slowestMs } from './evaluate.ts';
 import { improve } from './improve.ts';
-import { fits, type InferenceInput, type InferenceProblem, inferenceBytes, inferenceProblem } from './problem.ts';
+import {
+  fits,
+  type InferenceInput,
+  type InferenceProblem,
+  inferenceBytes,
+  inferenceProblem,
+  leastBytes,
+  memoryBytes,
+} from './problem.ts';
 import { evenShares, searchOrder } from './search.ts';
 
 /** Micro-batches that are tried: larger ones only add to the latency. */
@@ -260,7 +268,7 @@ function planOf(
   for (const { layers, devices, samples } of layouts)
     for (const [index, place] of devices.entries())
       peakMemoryMiB[base.devices[place]?.name ?? ''] =
-        inferenceBytes(problem, layers, samples[index] ?? 0) / bytesInMiB;
+        inferenceBytes(problem, layers, samples[index] ?? 0, memoryBytes(problem, place)) / bytesInMiB;
   const stages = layouts.map(({ layers, devices, samples }) => ({
     layers,
     devices: devices.map((place) => base.devices[place]?.name ?? ''),
@@ -296,10 +304,10 @@ function planOf(
 /** What the most roomy devices lack, if even a layer each does not fit. */
 function refuse(problem: InferenceProblem, planner: string): never {
   const { base } = problem;
-  const needed = (layer: number): number => inferenceBytes(problem, [layer, layer + 1], 1) / bytesInMiB;
-  const wholeMiB = inferenceBytes(problem, [0, base.profile.layers.length], 1) / bytesInMiB;
+  const needed = (layer: number): number => leastBytes(problem, [layer, layer + 1], 1) / bytesInMiB;
+  const wholeMiB = leastBytes(problem, [0, base.profile.layers.length], 1) / bytesInMiB;
   const largest = Math.max(...base.profile.layers.map((_, layer) => needed(layer)));
-  const haveMiB = base.available.map(({ memoryBytes }) => memoryBytes / bytesInMiB);
+  const haveMiB = base.available.map(({ memoryBytes: bytes }) => bytes / bytesInMiB);
   throw new InputError(
     `Planner "${planner}" finds no way to hold the model: its stages together need ${Math.ceil(wholeMiB)} MiB, its ` +
       `largest layer ${Math.ceil(largest)} MiB, and the devices have ${haveMiB.map(Math.floor).join(', ')} MiB; add ` +

@@ -3,6 +3,7 @@
 
 import type { Cluster, DeviceTimes, Profile } from '../../cluster/cluster.ts';
 import { type ActivationEncoding, codecMs, encodedFraction } from '../../cluster/compression.ts';
+import { heldStage, layerSessionBytes, movedBytes, movedThrough } from '../../cluster/inference-memory.ts';
 import { bytesInMiB } from '../../cluster/memory.ts';
 import { withoutFused } from '../../cluster/overhead.ts';
 import { schedules } from '../../schedule/schedules.ts';
@@ -20,6 +21,8 @@ export interface InferenceProblem {
   readonly knownEnds: Map<string, Int32Array>;
   /** What encoding and decoding a sample delays it at each of these cuts, in milliseconds. */
   readonly codecMs: readonly number[];
+  /** Numbers of samples for which stages are compiled. */
+  readonly sizeCount: number;
 }
 
 export interface InferenceInput {
@@ -28,13 +31,15 @@ export interface InferenceInput {
   readonly microBatchSize: number;
   /** How activations travel; absent: as they are. */
   readonly encoding?: ActivationEncoding | undefined;
+  /** Numbers of samples of which rounds come, and for which stages are compiled. Default 1. */
+  readonly sizeCount?: number;
   /** Places of devices that get no layers. */
   readonly excluded?: readonly number[];
 }
 
 /** Prepares a problem. Throws InputError if a device has no times in the profile. */
 export function inferenceProblem(input: InferenceInput): InferenceProblem {
-  const { profile, cluster, microBatchSize, encoding, excluded = [] } = input;
+  const { profile, cluster, microBatchSize, encoding, sizeCount = 1, excluded = [] } = input;
   const layerCount = profile.layers.length;
   const created = createProblem({
     ...{ cluster, microBatchSize, excluded, batchSize: microBatchSize, schedule: schedules['1f1b'] },
@@ -46,7 +51,8 @@ export function inferenceProblem(input: InferenceInput): InferenceProblem {
   const base = { ...created, forwardOnlyLayers: layerCount };
   const cutBytes = [profile.inputBytes, ...profile.layers.map(({ outputBytes }) => outputBytes)];
   const delays = cutBytes.map((bytes, cut) => (cut === 0 || cut === layerCount ? 0 : codecMs(encoding, bytes)));
-  return { base, times: shareTimes(base), microBatchSize, cutBytes, knownEnds: new Map(), codecMs: delays };
+  const times = shareTimes(base);
+  return { base, times, microBatchSize, cutBytes, knownEnds: new Map(), codecMs: delays, sizeCount };
 }
 
 function forwardOnly(profile: Profile, fraction: number): Profile {
@@ -56,6 +62,8 @@ function forwardOnly(profile: Profile, fraction: number): Profile {
   });
   const layers = profile.layers.map(({ recomputed: _, ...layer }, index) => ({
     ...layer,
+    // What training would keep is not there.
+    ...(layer.runtimeBytes === undefined ? {} : { runtimeBytes: layerSessionBytes }),
     outputBytes: index + 1 === profile.layers.length ? layer.outputBytes : layer.outputBytes * fraction,
     frozenBytes: layer.weightBytes,
     savedBytes: 0,
@@ -63,24 +71,34 @@ function forwardOnly(profile: Profile, fraction: number): Profile {
   return { ...profile, labelBytes: 0, layers, devices: Object.fromEntries(devices) };
 }
 
-/** Micro-batches at each end of a stage: one that is computed with, one on its way. */
-const inFlightCount = 2;
-
 /**
- * Bytes on a device with a share of a micro-batch: the stage's weights once, what the runtime keeps for them, two
- * micro-batches at each of the stage's ends, and what its widest layer reads and writes.
+ * The least bytes on a device with a share of a micro-batch: the stage's weights once, what the runtime keeps for them,
+ * and what moves through the stage.
  */
-export function inferenceBytes(
+export function leastBytes(
   { base, cutBytes }: InferenceProblem,
   [first, end]: readonly [number, number],
   samples: number,
 ): number {
-  let widest = 0;
-  for (let layer = first; layer < end; layer++)
-    widest = Math.max(widest, (cutBytes[layer] as number) + (cutBytes[layer + 1] as number));
-  const ends = inFlightCount * ((cutBytes[first] as number) + (cutBytes[end] as number));
   const { frozenBytes, runtimeBytes } = base.sums;
-  return frozenBytes(first, end) + runtimeBytes(first, end) + samples * (ends + widest);
+  return frozenBytes(first, end) + runtimeBytes(first, end) + samples * movedBytes(cutBytes, [first, end]);
+}
+
+/**
+ * The most bytes that a device with so much memory takes for a share of a micro-batch. Profiles that name nothing that
+ * a runtime keeps are of other systems: these are counted with the least.
+ */
+export function inferenceBytes(
+  problem: InferenceProblem,
+  [first, end]: readonly [number, number],
+  samples: number,
+  memoryBytes: number,
+): number {
+  const { base, cutBytes, sizeCount } = problem;
+  const runtimeBytes = base.sums.runtimeBytes(first, end);
+  if (runtimeBytes === 0) return leastBytes(problem, [first, end], samples);
+  const activationBytes = runtimeBytes + samples * movedBytes(cutBytes, [first, end]);
+  return heldStage({ weightBytes: base.sums.frozenBytes(first, end), activationBytes, memoryBytes, sizeCount }).bytes;
 }
 
 /**
@@ -98,7 +116,7 @@ export function lastEnds(problem: InferenceProblem, memoryBytes: number, samples
     let widest = 0;
     for (let end = first + 1; end <= L; end++) {
       widest = Math.max(widest, (cutBytes[end - 1] as number) + (cutBytes[end] as number));
-      const moved = inFlightCount * ((cutBytes[first] as number) + (cutBytes[end] as number)) + widest;
+      const moved = movedThrough(cutBytes[first] as number, cutBytes[end] as number, widest);
       const bytes = frozenBytes(first, end) + runtimeBytes(first, end) + samples * moved;
       if (bytes > memoryBytes) return end - 1;
     }
@@ -112,8 +130,7 @@ export function lastEnds(problem: InferenceProblem, memoryBytes: number, samples
 export function fits(problem: InferenceProblem, layouts: readonly StageLayout[]): boolean {
   return layouts.every(({ layers, devices, samples }) =>
     devices.every(
-      (place, index) =>
-        inferenceBytes(problem, layers, samples[index] ?? 0) <= memoryBytes(problem, place) * (1 + 1e-12),
+      (place, index) => leastBytes(problem, layers, samples[index] ?? 0) <= memoryBytes(problem, place) * (1 + 1e-12),
     ),
   );
 }

@@ -11,12 +11,16 @@ import type { Cluster, PlanLayout, Profile } from '../../cluster/cluster.ts';
 import { links } from '../../cluster/links.ts';
 import type { OptimizerState } from '../../cluster/memory.ts';
 
-/** Layers [first, end) travel to a device. */
-export interface Move {
+/** What a device gets of layers [first, end). */
+export interface Delivery {
   readonly layers: readonly [first: number, end: number];
+  readonly to: string;
+}
+
+/** Layers [first, end) travel to a device. */
+export interface Move extends Delivery {
   /** null: from the coordinator's checkpoint, since no device holds them. */
   readonly from: string | null;
-  readonly to: string;
 }
 
 export interface MovesInput {

@@ -44,7 +44,7 @@ const ringCopies = 2;
 
 /**
  * MiB that copies take on each device of a plan, where any are made: the versions of its own stage that a loss may
- * return to, and those of the stages that it keeps copies of.
+ * return to, and those of the stages that it keeps copies of. Frozen weights are not copied.
  */
 export function copyMiB(
   plan: PlanLayout,
@@ -64,7 +64,7 @@ export function copyMiB(
     const ownBytes = trainedBytes - (devices.length === 1 ? ringCopies * weightBytes : 0);
     for (const device of devices) add(device, ownBytes);
     const keeper = copies.get(index);
-    if (keeper !== undefined) add(keeper, trainedBytes + sums.frozenBytes(...layers));
+    if (keeper !== undefined) add(keeper, trainedBytes);
   }
   return found;
 }

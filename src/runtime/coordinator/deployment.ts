@@ -7,7 +7,7 @@ import type { Program } from '../../schedule/program.ts';
 import { scheduleOf } from '../../schedule/schedules.ts';
 import type { PlanRequest } from '../knowledge/layout-planner.ts';
 import { message } from '../protocol/messages.ts';
-import { encodeModel } from '../protocol/model-transfer.ts';
+import { encodeSequence } from '../protocol/model-transfer.ts';
 import { optimizerStateCount } from '../protocol/training-spec.ts';
 import type { CoordinatorContext } from './context.ts';
 import type { MachineEffect } from './machine-types.ts';
@@ -17,7 +17,7 @@ type Effect<Kind extends MachineEffect['kind']> = Extract<MachineEffect, { reado
 
 export class Deployment {
   readonly #context: CoordinatorContext;
-  #model: ReturnType<typeof encodeModel> | undefined;
+  #model: ReturnType<typeof encodeSequence> | undefined;
   /** The plan that is being made. */
   #request: PlanRequest | undefined;
 
@@ -29,12 +29,13 @@ export class Deployment {
   sendModel(device: string): void {
     const { peerToken, subject } = this.#context.options;
     const { sequence, training, label } = subject;
-    this.#model ??= encodeModel(sequence.graph);
-    const { bytes, parameters, buffers } = this.#model;
+    this.#model ??= encodeSequence(sequence);
+    const { tensors, parameters, buffers, lengths } = this.#model;
     const layerNames = sequence.layers.map((layer) => layer.name);
     const labelShape = label.shape.slice(1);
-    const control = { parameters, buffers, training, layerNames, labelShape, labelType: label.type, peerToken };
-    this.#context.send(device, message('model', control, [bytes]));
+    const specs = { parameters, buffers, ...(lengths.length === 0 ? {} : { lengths }) };
+    const control = { ...specs, training, layerNames, labelShape, labelType: label.type, peerToken };
+    this.#context.send(device, message('model', control, tensors));
   }
 
   /**
@@ -60,7 +61,7 @@ export class Deployment {
    * Announces a layout to every member, and sends those who get layers from no other device what the last checkpoint
    * has of them.
    */
-  deploy({ plan, epoch, round, moves, members }: Effect<'deploy'>): void {
+  deploy({ plan, epoch, round, moves, copies, members }: Effect<'deploy'>): void {
     const context = this.#context;
     context.epoch = epoch;
     const programFor = (sampleCount: number): Program => restProgram(plan, sampleCount);
@@ -70,18 +71,25 @@ export class Deployment {
     context.observe({ kind: 'deployment', plan });
     context.snapshots.begin(plan);
     const peers = members.map(({ name, listenUrl }) => ({ name, url: listenUrl }));
+    const frozen = copies.filter(({ layers }) => context.snapshots.frozen(layers).length > 0);
     for (const { name } of members) {
       const layers = moves.filter(({ from, to }) => from === null && to === name).map((move) => move.layers);
       const { weights } = context.options;
       const { window } = context.options.machine;
-      const deploy = { plan, round, moves, peers, ...(window === undefined ? {} : { window }) };
+      const deploy = {
+        ...{ plan, round, moves, peers, ...(window === undefined ? {} : { window }) },
+        ...(frozen.length === 0 ? {} : { frozen }),
+      };
       const announce = (stateCount: number): void => context.send(name, message('deploy', { ...deploy, stateCount }));
       if (weights !== undefined) {
         announce(layers.reduce((sum, range) => sum + weights.count(range), 0));
         void this.#sendWeights(name, weights, layers);
         continue;
       }
-      const entries = layers.flatMap((range) => context.snapshots.entries(range, round));
+      const entries = [
+        ...layers.flatMap((range) => context.snapshots.entries(range, round)),
+        ...frozen.flatMap(({ to, layers: range }) => (to === name ? context.snapshots.frozen(range) : [])),
+      ];
       announce(entries.length);
       for (const { role, name: entry, value } of entries)
         context.send(name, message('state', { role, name: entry }, [value]));

@@ -1,9 +1,7 @@
 // Whether devices live, from what is heard of them (Asteroid §3.4, heartbeat-guided failure detection). Time is a
 // parameter; only monotonic time counts. How long a silence may last follows from how regular a device was before,
-// within limits; a device that computes something that keeps its thread (reading a model, compiling a stage) is given
+// within limits; a device that computes something that keeps its thread (reading a model, designing a stage) is given
 // longer. Links follow the same rule (Link.expectSilence).
-
-import { silenceLimitsMs } from '../../transport/link.ts';
 
 /** Limits of what is learnt: silence after which a device is asked whether it lives, and after which it is given up. */
 export const suspectLimitsMs = { least: 1_500, most: 10_000 } as const;
@@ -65,23 +63,20 @@ export class Detector {
     this.#lives.delete(device);
   }
 
-  /** Silence that this device may keep. */
-  limits(device: string, isBusy = false): { readonly suspectAfterMs: number; readonly deadAfterMs: number } {
+  /** Silence that this device may keep; `patienceMs`: at least so long before it is given up. */
+  limits(device: string, patienceMs = 0): { readonly suspectAfterMs: number; readonly deadAfterMs: number } {
     const { meanMs = 0, varianceMs2 = 0 } = this.#lives.get(device) ?? {};
     const learntMs = meanMs + tolerance * Math.sqrt(varianceMs2);
     const suspectAfterMs = Math.min(suspectLimitsMs.most, Math.max(suspectLimitsMs.least, learntMs));
-    return {
-      suspectAfterMs,
-      deadAfterMs: isBusy ? Math.max(silenceLimitsMs.busy, 2 * suspectAfterMs) : 2 * suspectAfterMs,
-    };
+    return { suspectAfterMs, deadAfterMs: Math.max(patienceMs, 2 * suspectAfterMs) };
   }
 
   /**
    * Devices that have been silent for too long: each is suspected once, then dead. After a pause of this very process
-   * (it was stopped, the machine slept) nobody is judged by what could not be heard. `isBusy`: devices that owe a
-   * compilation.
+   * (it was stopped, the machine slept) nobody is judged by what could not be heard. `patienceMs`: how long a device
+   * may be silent at least, by what it owes.
    */
-  judge(nowMs: number, isBusy: (device: string) => boolean): readonly Silence[] {
+  judge(nowMs: number, patienceMs: (device: string) => number): readonly Silence[] {
     const pausedMs = this.#judgedMs === undefined ? 0 : nowMs - this.#judgedMs - this.#tickMs;
     this.#judgedMs = nowMs;
     if (pausedMs > this.#tickMs) {
@@ -90,7 +85,7 @@ export class Detector {
     const found: Silence[] = [];
     for (const [device, life] of this.#lives) {
       const silentMs = nowMs - life.heardMs;
-      const limits = this.limits(device, isBusy(device));
+      const limits = this.limits(device, patienceMs(device));
       if (silentMs >= limits.deadAfterMs) found.push({ device, silentMs, ...limits, verdict: 'dead' });
       else if (silentMs >= limits.suspectAfterMs && !life.isSuspected) {
         life.isSuspected = true;

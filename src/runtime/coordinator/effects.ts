@@ -3,7 +3,7 @@
 
 import { stalenessOf } from '../../schedule/staleness.ts';
 import { message } from '../protocol/messages.ts';
-import { batchAt } from '../protocol/round-batch.ts';
+import { isUsualRound } from '../protocol/round-batch.ts';
 import { sampleMs } from './answer-checks.ts';
 import type { BatchTimer } from './batch-timer.ts';
 import type { CoordinatorContext } from './context.ts';
@@ -48,10 +48,11 @@ const handlers: {
     deployment.deploy(effect);
   },
   feed: ({ context }, { round }) => context.feed.feed(round, context.epoch),
-  committed({ context, decisions, timer }, { round, loss, correctCount, learningRate, results }) {
+  committed({ context, presence, decisions, timer }, { round, loss, correctCount, learningRate, results }) {
     const { machine, hooks } = context.options;
     timer.batchCame();
-    decisions.committed(results, batchAt(machine, round).sampleCount === machine.batchSize);
+    presence.committed(round);
+    decisions.committed(results, isUsualRound(machine, round));
     hooks.onCommitted(round, loss, correctCount, learningRate, results);
     const outputs = context.results?.take(round);
     if (outputs !== undefined) hooks.onResults?.(round, outputs);

@@ -1,7 +1,7 @@
 // What goes into the coordinator's state machine and what comes out: plain data (machine.ts has the transitions).
 
 import type { Plan } from '../../cluster/cluster.ts';
-import type { Move } from '../../planner/replan/moves.ts';
+import type { Delivery, Move } from '../../planner/replan/moves.ts';
 import type { Phase } from '../protocol/events.ts';
 import type { Change, Proposal } from '../protocol/layout-change.ts';
 import type { LinkMeasurement, RoundResult, ToCoordinator, ToWorker } from '../protocol/messages.ts';
@@ -220,7 +220,7 @@ export type MachineEffect =
   | { readonly kind: 'consider'; readonly devices: readonly string[]; readonly without?: string }
   /**
    * Establish a layout after `round` rounds: who has which layers, and where they get them; what comes from nobody
-   * comes from the last checkpoint.
+   * comes from the last checkpoint. `copies`: what devices have or get from copies, which are without frozen weights.
    */
   | {
       readonly kind: 'deploy';
@@ -228,6 +228,7 @@ export type MachineEffect =
       readonly epoch: number;
       readonly round: number;
       readonly moves: readonly Move[];
+      readonly copies: readonly Delivery[];
       readonly members: readonly Member[];
     }
   /** Send a round's inputs and labels; never more than `window` rounds ahead. */

@@ -1,13 +1,13 @@
 // Which devices are there: they join, are heard of, fall silent, leave or are dismissed. What that means for the run is
 // the machine's decision.
 
-import type { Frame, Link } from '../../transport/link.ts';
+import { type Frame, type Link, silenceLimitsMs } from '../../transport/link.ts';
 import { likenessOf } from '../knowledge/device-classes.ts';
 import { predictedMiB } from '../knowledge/memory-budgets.ts';
 import type { DeviceFacts } from '../protocol/device-facts.ts';
 import type { Phase } from '../protocol/events.ts';
 import { message } from '../protocol/messages.ts';
-import { batchAt } from '../protocol/round-batch.ts';
+import { batchAt, isUsualRound } from '../protocol/round-batch.ts';
 import type { CoordinatorContext } from './context.ts';
 import { Detector, type Silence } from './detector.ts';
 
@@ -28,6 +28,8 @@ export class Presence {
   readonly #context: CoordinatorContext;
   readonly #received: (device: string, frame: Frame) => void;
   readonly #detector = new Detector(judgeEveryMs);
+  /** Samples of rounds that have committed in a layout that infers. */
+  #compiled: { readonly epoch: number; readonly sizes: Set<number> } = { epoch: -1, sizes: new Set() };
   #stopJudging: () => void = () => {};
   #stopWaiting: () => void = () => {};
   /** Machines whose engine was warned of. */
@@ -164,14 +166,40 @@ export class Presence {
     return [plan, pending].some((layout) => layout?.stages.some(({ devices }) => devices.includes(device)));
   }
 
-  /** A round of fewer samples is in progress, for which devices may have to compile passes. */
+  /** A round has committed: what it took to compile for its size is done. */
+  committed(round: number): void {
+    const { machine, subject } = this.#context.options;
+    if (machine.batchAt === undefined || subject.training.isInference !== true) return;
+    const { epoch } = this.#context.state;
+    if (epoch !== this.#compiled.epoch) this.#compiled = { epoch, sizes: new Set() };
+    this.#compiled.sizes.add(batchAt(machine, round).sampleCount);
+  }
+
+  /** A round of fewer or shorter samples is in progress, for which devices may have to compile passes. */
   #isInSmallerRound(): boolean {
     const { options, state } = this.#context;
     const { machine } = options;
     if (machine.batchAt === undefined || state.phase !== 'training') return false;
-    for (let { round } = state; round <= state.grantedRound; round++)
-      if (batchAt(machine, round).sampleCount < machine.batchSize) return true;
+    const { epoch, sizes } = this.#compiled;
+    for (let { round } = state; round <= state.grantedRound; round++) {
+      const isCompiled = epoch === state.epoch && sizes.has(batchAt(machine, round).sampleCount);
+      if (!isUsualRound(machine, round) && !isCompiled) return true;
+    }
     return false;
+  }
+
+  /**
+   * How long a device may be silent at least, by what it owes. One that only infers compiles in another thread than the
+   * one that is heard of: whoever asks need not wait as long as for one that differentiates its stage.
+   */
+  #patienceMs(device: string, isInSmallerRound: boolean): number {
+    const owesLayout = this.#owesLayout(device);
+    const { options, state } = this.#context;
+    const { isInference = false } = options.subject.training;
+    const isFirst = owesLayout && state.phase !== 'deploying';
+    if (this.#isPreparing(device) || isFirst) return silenceLimitsMs.busy;
+    if (!isInSmallerRound && !owesLayout) return 0;
+    return isInference ? silenceLimitsMs.usual : silenceLimitsMs.busy;
   }
 
   /** Looks at regular times who has been silent for too long. */
@@ -179,9 +207,10 @@ export class Presence {
     const { options, state } = this.#context;
     if (state.phase === 'ended') return;
     this.#stopJudging = options.clock.after(judgeEveryMs, () => this.#judge());
-    const isBusy = (name: string): boolean => this.#owesWork(name) || this.#isInSmallerRound();
-    for (const [name, link] of this.#context.links) link.expectSilence?.(isBusy(name));
-    const silences = this.#detector.judge(options.clock.now(), isBusy);
+    const isInSmallerRound = this.#isInSmallerRound();
+    const patienceMs = (name: string): number => this.#patienceMs(name, isInSmallerRound);
+    for (const [name, link] of this.#context.links) link.expectSilence?.(patienceMs(name) > silenceLimitsMs.usual);
+    const silences = this.#detector.judge(options.clock.now(), patienceMs);
     for (const { verdict, ...silence } of silences) {
       if (verdict === 'dead') this.#giveUpSilent(silence);
       else {
@@ -198,9 +227,18 @@ export class Presence {
 
   /** Reading a model, profiling and compiling keep a device from answering. */
   #owesWork(device: string): boolean {
-    const { phase, waitingFor, members } = this.#context.state;
-    const joining = members.find(({ name }) => name === device)?.joining;
-    if (joining !== undefined && joining !== 'cooling') return true;
+    return this.#isPreparing(device) || this.#owesLayout(device);
+  }
+
+  /** For its first work. */
+  #isPreparing(device: string): boolean {
+    const joining = this.#context.state.members.find(({ name }) => name === device)?.joining;
+    return joining !== undefined && joining !== 'cooling';
+  }
+
+  /** Its part in the next layout, or what comes before the first one. */
+  #owesLayout(device: string): boolean {
+    const { phase, waitingFor } = this.#context.state;
     return phase !== 'training' && phase !== 'snapshotting' && waitingFor.includes(device);
   }
 }

@@ -57,7 +57,7 @@ export function copied(
   const copies = [
     ...state.holdings.filter((holding) => !isOwn(plan, holding, round)),
     ...holdingsOf(plan, round),
-    { device, layers, round },
+    { device, layers, round, isCopy: true } as const,
   ];
   if (waitingFor.length > 0) return [{ ...state, holdings: copies, replication: { round, waitingFor } }, []];
   const holdings = copies.filter((holding) => holding.round >= round);

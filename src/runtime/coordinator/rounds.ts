@@ -102,13 +102,14 @@ function feed(state: MachineState, round: number): Step {
 
 /** Lets the devices of the layout begin a round. */
 function grant(config: MachineConfig, state: MachineState, round: number, replicate: boolean): MachineEffect[] {
-  const { sampleCount, factor } = batchAt(config, round);
+  const { sampleCount, factor, length } = batchAt(config, round);
   const control = {
     round,
     learningRate: learningRateOf(config, state, round),
     replicate,
     ...(sampleCount === config.batchSize ? {} : { sampleCount }),
     ...(factor === 1 ? {} : { factor }),
+    ...(length === undefined ? {} : { length }),
   };
   return activeDevices(state).map((device): MachineEffect => ({ kind: 'send', device, message: 'round', control }));
 }

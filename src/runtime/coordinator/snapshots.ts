@@ -83,6 +83,17 @@ export class Snapshots {
     this.#saved = { round, state };
   }
 
+  /** The frozen weights of layers [first, end): as they were at the start, after whatever round. */
+  frozen([first, end]: readonly [number, number]): readonly SavedEntry[] {
+    const { sequence, training, state } = this.#subject;
+    const kept = new Set(training.frozen);
+    const own = new Set(sequence.layers.slice(first, end).flatMap(({ parameters }) => parameters));
+    return [...own].flatMap((name) => {
+      const value = kept.has(name) ? state.parameter.get(name) : undefined;
+      return value === undefined ? [] : [{ role: 'parameter' as const, name, value }];
+    });
+  }
+
   /** What was saved last, after `round` rounds, of layers [first, end). */
   entries([first, end]: readonly [number, number], round: number): readonly SavedEntry[] {
     const { state, round: savedRound } = this.#saved;

@@ -15,10 +15,10 @@ import { GradientSums, SumsByRound } from './gradient-sums.ts';
 import { GrainedPasses, type GrainLayout, type RestGrain } from './grained-passes.ts';
 import { InFlight } from './in-flight.ts';
 import type { MicroBatchId, RoundRange } from './pieces.ts';
-import { RestPasses, restOptionsOf, withPasses } from './rest-stage.ts';
+import { RestPasses, restOptionsOf, shorterOptionsOf, withPasses } from './rest-stage.ts';
 import { OpenRounds, type RoundTotals } from './round-sums.ts';
 import type { SegmentedVector } from './segmented-vector.ts';
-import type { OwnGradients, RestShare, RoundStage, StagePasses, StagePort, TangentPort } from './stage.ts';
+import type { OwnGradients, RestShare, RoundStage, StageCuts, StagePasses, StagePort, TangentPort } from './stage.ts';
 import type { StageOptions } from './stage-graphs.ts';
 import { type EntryOptions, StageState, type StateEntry } from './stage-state.ts';
 import { StageTangents } from './stage-tangents.ts';
@@ -61,6 +61,7 @@ export class EngineStage implements StagePort {
   /** By share: the stage in rounds of fewer samples, and what they have compiled. */
   readonly #rests = new Map<string, Promise<RoundStage>>();
   readonly #restsCompiled: CompiledStage[] = [];
+  readonly #byLength = new Map<number, Promise<RoundStage>>();
   #isDisposed = false;
   /** In a stream: the version that it began with. */
   #firstVersion = 0;
@@ -104,11 +105,11 @@ export class EngineStage implements StagePort {
     this.#takenMs = engine.busyMs();
   }
 
-  #passesOf(options: StageOptions, compiled: CompiledStage): StagePasses {
+  #passesOf(options: StageOptions, compiled: CompiledStage, cuts: StageCuts = this): StagePasses {
     const [state, weights, inFlight] = [this.#state, this.#weights, this.#inFlight];
     const [sums, update, rounds] = [this.#sums, this.#update, this.#rounds];
     const parts = { state, weights, inFlight, sums, update, rounds };
-    const all = { engine: this.#engine, options, compiled, cuts: this, ...parts };
+    const all = { engine: this.#engine, options, compiled, cuts, ...parts };
     return this.#tangents === undefined ? new EnginePasses(all) : new TangentPasses(all, this.#tangents);
   }
 
@@ -134,12 +135,33 @@ export class EngineStage implements StagePort {
     return withPasses(this, passes, (bucket, round) => this.#take(bucket, sampleShare, round));
   }
 
-  async #oddPasses(options: StageOptions): Promise<StagePasses> {
+  async #oddPasses(options: StageOptions, cuts?: StageCuts): Promise<StagePasses> {
     const compiled = await this.#shares.compile(options);
     assert(compiled.pass?.isUpdating === this.#compiled.pass?.isUpdating, 'all steps of a round update, or none');
     if (this.#isDisposed) compiled.release();
     else this.#restsCompiled.push(compiled);
-    return this.#passesOf(options, compiled);
+    return this.#passesOf(options, compiled, cuts);
+  }
+
+  get lengths(): readonly number[] {
+    return [...(this.#options.sequence.shorter?.keys() ?? [])];
+  }
+
+  ofLength(length: number): Promise<RoundStage> {
+    const known = this.#byLength.get(length) ?? this.#makeShorter(length);
+    this.#byLength.set(length, known);
+    return known;
+  }
+
+  async #makeShorter(length: number): Promise<RoundStage> {
+    const { layers } = this.#options;
+    const { grains } = this.#shares;
+    const sequence = defined(this.#options.sequence.shorter?.get(length), 'the model for this length');
+    const [inputs, outputs] = [cutBefore(sequence, layers[0]), cutBefore(sequence, layers[1])];
+    const cuts = { inputs, outputs, label: this.label, isLast: this.isLast };
+    const passes = await this.#oddPasses(shorterOptionsOf(this.#options, sequence), cuts);
+    const own = grains === undefined ? passes : new GrainedPasses(passes, cuts, grains);
+    return withPasses(this, own, (bucket, round) => this.takeGradients(bucket, round), cuts);
   }
 
   load(entry: StateEntry): void {
@@ -268,11 +290,12 @@ export class EngineStage implements StagePort {
     this.#exchange.put(values, bucket, round);
   }
 
-  /** (1/N) Σ d_j u_j in place of the round's gradients. */
+  /** (1/N) Σ d_j u_j in place of the round's gradients, where passes do not make the estimates. */
   #estimate(tangents: StageTangents, round: number, derivatives: readonly number[]): void {
     tangents.release();
     const ofMean = derivatives.map((derivative) => derivative / this.#options.training.batchSize);
-    if (this.#compiled.trained.length > 0) this.#sums.of(round).replace(tangents.estimate(round, ofMean));
+    if (this.#compiled.trained.length > 0 && !tangents.isOfActivities)
+      this.#sums.of(round).replace(tangents.estimate(round, ofMean));
     this.#rounds.current = round;
   }
 

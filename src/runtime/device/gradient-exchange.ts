@@ -5,7 +5,7 @@
 import { assert, defined } from '../../assert.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { wrap } from '../../graph/tensor.ts';
-import type { TensorSpec } from '../protocol/messages.ts';
+import type { TensorSpec } from '../protocol/model-message.ts';
 import type { CompiledStage } from './compiled-stages.ts';
 import { gradientArrays, type SumsByRound } from './gradient-sums.ts';
 import type { OrderedParts } from './ordered-all-reduce.ts';

@@ -7,7 +7,7 @@ import type { Engine, Value } from '../../engine/engine.ts';
 import { gradientName } from '../../graph/gradient-name.ts';
 import { allocate, elementCount, scalar, type Tensor, wrap } from '../../graph/tensor.ts';
 import { summedName, sumName } from '../../training/optimizers.ts';
-import type { TensorSpec } from '../protocol/messages.ts';
+import type { TensorSpec } from '../protocol/model-message.ts';
 import type { CompiledStage } from './compiled-stages.ts';
 
 type Values = Record<string, Value>;

@@ -34,9 +34,9 @@ export function graphsKey({ name, blockSize }: Pick<Engine, 'name' | 'blockSize'
     options.budgetCount,
   ]);
   // Only where there are any: the keys of other stages stay.
-  const { tangentCount, difference } = training.forwardGradient ?? {};
+  const { tangentCount, difference, perturbs } = training.forwardGradient ?? {};
   if (tangentCount !== undefined)
-    add(hash, ['tangents', tangentCount, ...(difference === undefined ? [] : [difference])]);
+    add(hash, ['tangents', tangentCount, ...[difference, perturbs].filter((value) => value !== undefined)]);
   const { staleness = 0, aggregation } = options;
   const { stalenessCorrection } = training;
   // Streams alone: other keys are as they would be without.

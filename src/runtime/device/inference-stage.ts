@@ -1,48 +1,40 @@
 // A stage that infers: its graph has the weights as constants, so that the runtime packs them once and optimizes all of
-// it. It is compiled when the weights are there, for each number of samples that comes up, and keeps them to hand them
-// on. Its state never changes: every version of it is the one that was loaded.
+// it. It is compiled when the weights are there, for each number of samples that comes up as far as memory allows, and
+// keeps them to hand them on. Its state never changes: every version of it is the one that was loaded.
 
 import { assert, defined } from '../../assert.ts';
+import { type HeldStage, heldStage, movedBytes } from '../../cluster/inference-memory.ts';
 import { discard } from '../../engine/buffers.ts';
 import type { Engine, Executable } from '../../engine/engine.ts';
 import { type CutTensor, cutBefore, cutBytes } from '../../graph/layers.ts';
 import { byteLength, type Tensor } from '../../graph/tensor.ts';
-import { Residuals } from './codec.ts';
 import { design } from './designers.ts';
 import { ForwardOnly } from './forward-only.ts';
 import type { MicroBatchId } from './pieces.ts';
-import { ownCopy } from './samples.ts';
+import { joinSamples, ownCopy, sliceSamples } from './samples.ts';
 import type { RestShare, RoundStage, StagePort } from './stage.ts';
 import type { StageOptions } from './stage-graphs.ts';
 import type { EntryOptions, StateEntry } from './stage-state.ts';
 import type { WeightFile, WeightKeeping } from './weight-files.ts';
 
-/** Numbers of samples for which a stage stays compiled: each has the weights packed for itself. */
-const compiledLimit = 4;
-
 export class InferenceStage extends ForwardOnly implements StagePort {
   readonly inputs: readonly CutTensor[];
   readonly outputs: readonly CutTensor[];
   readonly label: CutTensor;
-  /** The last stage of a pipeline that trains is another thing than the others; one that infers is not. */
-  readonly isLast = false;
-  readonly statisticCount = 0;
-  readonly residuals: Residuals = new Residuals();
   readonly #engine: Engine;
   readonly #options: StageOptions;
   readonly #names: ReadonlyMap<string, StateEntry['role']>;
   readonly #entries = new Map<string, StateEntry>();
   readonly #file: WeightFile | undefined;
   #writing: Promise<void> = Promise.resolve();
-  /** By number of samples, in the order of their last use. */
+  readonly #held: HeldStage;
+  /** By number of samples. */
   readonly #compiled = new Map<number, Promise<Executable>>();
   readonly #ready = new Map<number, Executable>();
-  readonly #versions = new Set<number>();
-  #takenMs: number;
 
   /** `keeping`: absent: weights stay in memory. */
   constructor(engine: Engine, options: StageOptions, keeping?: WeightKeeping) {
-    super();
+    super(engine);
     const { sequence, layers } = options;
     const own = sequence.layers.slice(...layers);
     this.inputs = cutBefore(sequence, layers[0]);
@@ -54,8 +46,15 @@ export class InferenceStage extends ForwardOnly implements StagePort {
       ...own.flatMap(({ parameters }) => parameters.map((name) => [name, 'parameter'] as const)),
       ...own.flatMap(({ buffers }) => buffers.map((name) => [name, 'buffer'] as const)),
     ]);
-    this.#takenMs = engine.busyMs();
-    if (keeping !== undefined && this.#weightBytes() >= keeping.leastBytes) this.#file = keeping.files.open();
+    this.#held = this.#holding(keeping?.memoryBytes);
+    if (this.#held.isInFile) this.#file = keeping?.files?.open();
+  }
+
+  #holding(memoryBytes: number | undefined): HeldStage {
+    const { sequence, layers, sampleCount } = this.#options;
+    const cuts = Array.from({ length: sequence.layers.length + 1 }, (_, cut) => cutBytes(cutBefore(sequence, cut)));
+    const activationBytes = sampleCount * movedBytes(cuts, layers);
+    return heldStage({ weightBytes: this.#weightBytes(), activationBytes, memoryBytes });
   }
 
   #weightBytes(): number {
@@ -97,22 +96,6 @@ export class InferenceStage extends ForwardOnly implements StagePort {
     }
   }
 
-  get versions(): readonly number[] {
-    return [...this.#versions].sort((a, b) => a - b);
-  }
-
-  keepVersion(round: number): void {
-    this.#versions.add(round);
-  }
-
-  dropVersion(round: number): void {
-    this.#versions.delete(round);
-  }
-
-  beginStream(_first: number): void {}
-
-  returnTo(_round: number): void {}
-
   dispose(): void {
     for (const compiled of this.#compiled.values())
       compiled.then(
@@ -131,22 +114,20 @@ export class InferenceStage extends ForwardOnly implements StagePort {
   }
 
   async rest({ lastSampleCount }: RestShare): Promise<RoundStage> {
-    const { sampleCount } = this.#options;
-    if (lastSampleCount > 0 && lastSampleCount !== sampleCount) await this.#compile(lastSampleCount);
+    if (lastSampleCount > 0) await this.#compile(this.#sizeFor(lastSampleCount));
     return this;
+  }
+
+  /** The number of samples with which so many are computed: as many, or, without room for one more, the next larger. */
+  #sizeFor(sampleCount: number): number {
+    if (this.#compiled.has(sampleCount) || this.#compiled.size < this.#held.compiledCount) return sampleCount;
+    const larger = [...this.#compiled.keys()].filter((size) => size > sampleCount);
+    return larger.length === 0 ? sampleCount : Math.min(...larger);
   }
 
   #compile(sampleCount: number): Promise<Executable> {
     const known = this.#compiled.get(sampleCount) ?? this.#translated(sampleCount);
-    this.#compiled.delete(sampleCount);
     this.#compiled.set(sampleCount, known);
-    for (const oldest of [...this.#compiled.keys()].slice(0, -compiledLimit)) {
-      // The usual share stays.
-      if (oldest === this.#options.sampleCount) continue;
-      this.#ready.get(oldest)?.release();
-      this.#ready.delete(oldest);
-      this.#compiled.delete(oldest);
-    }
     return known;
   }
 
@@ -172,19 +153,22 @@ export class InferenceStage extends ForwardOnly implements StagePort {
     assert(labels === undefined, 'a stage that infers takes no labels');
     const [first] = this.inputs;
     const sampleCount = defined(inputs[0]?.shape[first?.batchAxis ?? 0], `samples of micro-batch ${index}`);
-    const executable = defined(this.#ready.get(sampleCount), `a stage for ${sampleCount} samples`);
+    const size = this.#sizeFor(sampleCount);
+    const executable = defined(this.#ready.get(size), `a stage for ${size} samples`);
     const feeds = Object.fromEntries(
-      this.inputs.map(({ name }, at) => [name, this.#engine.upload(defined(inputs[at], name))]),
+      this.inputs.map(({ name, batchAxis }, at) => [
+        name,
+        this.#engine.upload(filledUp(defined(inputs[at], name), batchAxis, size - sampleCount)),
+      ]),
     );
     const results = executable.run(feeds);
     for (const value of Object.values(feeds)) this.#engine.release(value);
-    return Promise.all(this.outputs.map(({ name }) => this.#engine.take(defined(results[name], name))));
-  }
-
-  takeBusyMs(): number {
-    const beforeMs = this.#takenMs;
-    this.#takenMs = this.#engine.busyMs();
-    return this.#takenMs - beforeMs;
+    return Promise.all(
+      this.outputs.map(async ({ name, batchAxis }) => {
+        const output = await this.#engine.take(defined(results[name], name));
+        return size === sampleCount ? output : sliceSamples(output, batchAxis, 0, sampleCount);
+      }),
+    );
   }
 
   computed(): Promise<number> {
@@ -194,8 +178,12 @@ export class InferenceStage extends ForwardOnly implements StagePort {
   mailboxBytes(microBatchCount: number): number {
     return 2 * microBatchCount * cutBytes(this.inputs, this.#options.sampleCount) + 2 ** 20;
   }
+}
 
-  beginRound(round: number): void {
-    this.#versions.add(round);
-  }
+/** The samples, and the last one again `count` times. */
+function filledUp(value: Tensor, axis: number, count: number): Tensor {
+  if (count === 0) return value;
+  const end = defined(value.shape[axis], 'samples');
+  const last = sliceSamples(value, axis, end - 1, end);
+  return joinSamples([value, ...Array.from({ length: count }, () => last)], axis);
 }

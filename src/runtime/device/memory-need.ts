@@ -3,6 +3,7 @@
 
 import { defined } from '../../assert.ts';
 import type { LayerProfile } from '../../cluster/cluster.ts';
+import { layerSessionBytes } from '../../cluster/inference-memory.ts';
 import { processMiB, processMiBOf } from '../../cluster/memory.ts';
 import type { Layer, LayerSequence } from '../../graph/layers.ts';
 import { byteLength } from '../../graph/tensor.ts';
@@ -44,6 +45,11 @@ export function withRuntimeBytes(
     ...(largeFilterBytes === 0 ? {} : { filterBytes: 2 * largeFilterBytes }),
     ...(stalenessCorrection === 'none' ? {} : { predictedBytes: weightBytes - frozenBytes }),
   };
+}
+
+/** A layer of a profile of inference with what the runtime keeps for it. */
+export function withSessionBytes(layer: LayerProfile): LayerProfile {
+  return { ...layer, runtimeBytes: layerSessionBytes };
 }
 
 /** Bytes of a layer's filters that are large enough to be kept in the orders of the kernels. */

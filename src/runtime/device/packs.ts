@@ -6,7 +6,7 @@ import { assert } from '../../assert.ts';
 import { gradientName } from '../../graph/gradient-name.ts';
 import { type Graph, int, type Node, type ValueInfo } from '../../graph/graph.ts';
 import { elementCount, int64s, type Tensor } from '../../graph/tensor.ts';
-import type { TensorSpec } from '../protocol/messages.ts';
+import type { TensorSpec } from '../protocol/model-message.ts';
 
 /** A tensor's place in a pack. */
 export interface PackMember extends TensorSpec {

@@ -14,7 +14,7 @@ import { extractStage, type StageGraph } from '../../graph/stage.ts';
 import { squaredNormsGraph } from '../../training/clipping.ts';
 import { lossGraph } from '../../training/losses.ts';
 import { optimizerGraph } from '../../training/optimizers.ts';
-import type { TensorSpec } from '../protocol/messages.ts';
+import type { TensorSpec } from '../protocol/model-message.ts';
 import type { TrainingSpec } from '../protocol/training-spec.ts';
 import { type Pack, type Packing, packedNames, packGraph, replacementName } from './packs.ts';
 import { recomputeWithin } from './recomputation.ts';

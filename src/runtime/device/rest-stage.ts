@@ -1,14 +1,17 @@
-// A round of fewer samples than a batch has, on a stage that was compiled for whole ones: the last of an epoch. Its
+// Rounds of another shape on a stage that was compiled for the usual one. Of shorter samples all passes are others. A
+// round of fewer samples than a batch has is the last of an epoch. Its
 // micro-batches are whole but for the last, whose share has another size on one device of the stage, and is empty on
 // some. State, sums and optimizer are the stage's own; only passes of the odd share have graphs of their own.
 
 import { assert, defined } from '../../assert.ts';
 import type { PlanLayout } from '../../cluster/cluster.ts';
+import type { LayerSequence } from '../../graph/layers.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 import { restProgram } from '../../schedule/generate.ts';
 import { bucketReductionOf, type DeviceProgram, samplesWithin } from '../../schedule/program.ts';
+import type { RoundBatch } from '../protocol/round-batch.ts';
 import type { MicroBatchId } from './pieces.ts';
-import type { GradientPort, RestShare, RoundStage, StagePasses, StagePort } from './stage.ts';
+import type { GradientPort, RestShare, RoundStage, StageCuts, StagePasses, StagePort } from './stage.ts';
 import type { StageForm } from './stage-form.ts';
 import type { StageOptions } from './stage-graphs.ts';
 
@@ -22,9 +25,13 @@ export interface RoundPart {
 export async function partOf(
   usual: { readonly program: DeviceProgram; readonly stage: StagePort },
   plan: PlanLayout,
-  sampleCount: number,
+  { sampleCount, length }: Pick<RoundBatch, 'sampleCount'> & { readonly length?: number | undefined },
 ): Promise<RoundPart> {
   const { program: device, stage } = usual;
+  if (length !== undefined) {
+    assert(sampleCount === plan.batchSize && stage.ofLength !== undefined, 'whole batches of shorter samples');
+    return { program: device, stage: await stage.ofLength(length) };
+  }
   if (sampleCount === plan.batchSize) return { program: device, stage };
   const { program: own, share } = restOf(device, plan, sampleCount);
   return { program: own, stage: await stage.rest(share) };
@@ -80,13 +87,19 @@ function restFormOf(form: StageForm, pieces: RestShare['pieces'], isUpdating: bo
   return { ...form, passes, pieces: pieces === undefined ? { buckets } : { buckets, pass: pieces } };
 }
 
+/** What the passes of shorter samples are compiled for; filters are kept for the usual ones. */
+export function shorterOptionsOf(options: StageOptions, sequence: LayerSequence): StageOptions {
+  return { ...options, sequence, form: { ...options.form, isRest: true } };
+}
+
 /** The stage with other passes, and with gradients that are taken as `takeGradients` does. */
 export function withPasses(
   stage: RoundStage,
   passes: StagePasses,
   takeGradients: GradientPort['takeGradients'],
+  { inputs, outputs }: Pick<StageCuts, 'inputs' | 'outputs'> = stage,
 ): RoundStage {
-  const { inputs, outputs, label, isLast, statisticCount, residuals, tangents } = stage;
+  const { label, isLast, statisticCount, residuals, tangents } = stage;
   return {
     ...{ inputs, outputs, label, isLast, statisticCount, residuals, tangents, takeGradients },
     forward: (...given) => passes.forward(...given),

@@ -5,7 +5,7 @@ import { byteLength } from '../../graph/tensor.ts';
 import { meanGraph } from '../../training/aggregation.ts';
 import { squaredNormGraph } from '../../training/clipping.ts';
 import { accumulateGraph, withSums, zerosGraph } from '../../training/optimizers.ts';
-import type { TensorSpec } from '../protocol/messages.ts';
+import type { TensorSpec } from '../protocol/model-message.ts';
 import { keepFilters } from './kept-filters.ts';
 import { packMemberLimit } from './packs.ts';
 import { designPass, type PassDesign, updatingStep } from './pass-design.ts';

@@ -1,10 +1,11 @@
+import type { Activity } from '../../autodiff/activity-perturbation.ts';
 import type { DropoutInput } from '../../autodiff/dropout.ts';
 import type { BufferUpdate } from '../../autodiff/forward.ts';
 import type { Graph } from '../../graph/graph.ts';
 import type { CutTensor, LayerSequence } from '../../graph/layers.ts';
 import type { Aggregation } from '../../training/aggregation.ts';
 import type { OptimizerGraph } from '../../training/optimizers.ts';
-import type { TensorSpec } from '../protocol/messages.ts';
+import type { TensorSpec } from '../protocol/model-message.ts';
 import type { TrainingSpec } from '../protocol/training-spec.ts';
 import type { StageForm } from './stage-form.ts';
 import type { StatePack } from './stage-state.ts';
@@ -103,6 +104,8 @@ export interface PassNotes {
    * parameters whose gradients it gives.
    */
   readonly pieces: readonly { readonly carried: readonly string[]; readonly gradients: readonly string[] }[];
+  /** What the pass moves in place of weights, whose noise it takes. Absent: nothing. */
+  readonly activities?: readonly Activity[];
 }
 
 /** What a stage holds, as its graphs take it. Found without differentiation. */

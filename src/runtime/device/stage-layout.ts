@@ -6,7 +6,7 @@ import { replacedBuffers } from '../../graph/freeze.ts';
 import type { LayerRange } from '../../schedule/program.ts';
 import { type OptimizerGraph, optimizerGraph } from '../../training/optimizers.ts';
 import { correctionOf } from '../../training/staleness.ts';
-import type { TensorSpec } from '../protocol/messages.ts';
+import type { TensorSpec } from '../protocol/model-message.ts';
 import { type Packing, packedSpecs, packOf } from './packs.ts';
 import type { StageLayout, StageOptions } from './stage-graphs.ts';
 import type { StatePack } from './stage-state.ts';

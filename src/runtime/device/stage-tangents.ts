@@ -1,12 +1,14 @@
-// The directions of a stage's parameters: drawn in the engine when a round's passes need them, let go when they are
-// queued, and drawn again for the update. They are functions of seed, parameter, round and tangent (noise.ts).
+// The directions of a stage's parameters, or the noise of its activities: drawn in the engine when a round's passes
+// need them, let go when they are queued, and drawn again for the update. They are functions of seed, parameter, round
+// and tangent (noise.ts).
 
 import { defined } from '../../assert.ts';
-import { tangentName } from '../../autodiff/forward-mode.ts';
+import type { Activity } from '../../autodiff/activity-perturbation.ts';
+import { activityName, tangentName } from '../../autodiff/forward-mode.ts';
 import type { Engine, Value } from '../../engine/engine.ts';
 import { elementCount } from '../../graph/tensor.ts';
 import type { Noise, NoisePart } from '../../noise.ts';
-import type { TensorSpec } from '../protocol/messages.ts';
+import type { TensorSpec } from '../protocol/model-message.ts';
 import { type ForwardGradientSpec, tangentScaleOf } from '../protocol/training-spec.ts';
 import { CarriedStates } from './carried-states.ts';
 import type { CompiledStage } from './compiled-stages.ts';
@@ -23,6 +25,7 @@ interface Weighted {
 export class StageTangents {
   readonly #engine: Engine;
   readonly #compiled: Pick<CompiledStage, 'trained' | 'packs'>;
+  readonly #isOfActivities: boolean;
   readonly #seed: number;
   readonly #spec: ForwardGradientSpec;
   /** What passes hand to the next of their round. */
@@ -36,11 +39,33 @@ export class StageTangents {
     const { training } = options;
     this.#seed = training.seed;
     this.#spec = defined(training.forwardGradient, 'what forward gradients need');
+    this.#isOfActivities = this.#spec.perturbs === 'activations';
     this.carried = new CarriedStates(engine, options, this.#spec.tangentCount);
   }
 
   get count(): number {
     return this.#spec.tangentCount;
+  }
+
+  /** Whether passes make estimates from the noise of activities, and not updates from directions of weights. */
+  get isOfActivities(): boolean {
+    return this.#isOfActivities;
+  }
+
+  /** The noise of activities, of samples from `firstSample` of a round's batch: the caller's. */
+  noise(activities: readonly Activity[], round: number, firstSample: number): Values {
+    const tangents = Array.from({ length: this.count }, (_, tangent) => tangent);
+    return Object.fromEntries(
+      activities.flatMap((activity) =>
+        tangents.map((tangent) => {
+          const noise = activityNoise(activity, { spec: this.#spec, seed: this.#seed, round, firstSample, tangent });
+          return [
+            tangentName(activityName(activity.value), tangent),
+            this.#engine.draw(activity.shape, noise),
+          ] as const;
+        }),
+      ),
+    );
   }
 
   /** The directions of a round, by `tangentName` of what the graphs take. They stay this object's. */
@@ -89,4 +114,27 @@ export class StageTangents {
     const noise: Noise = { kind: this.#spec.kind, seed: this.#seed, round, parts };
     return this.#engine.draw(shape, noise);
   }
+}
+
+/**
+ * The noise of what a layer gives for samples from `firstSample` of the batch: that of its first trained parameter,
+ * under `activityName`, sample by sample.
+ */
+export function activityNoise(
+  { parameter, shape }: Activity,
+  { spec, seed, round, firstSample, tangent }: ActivityNoise,
+): Noise {
+  const count = elementCount(shape);
+  const scale = tangentScaleOf(spec, parameter, round);
+  const first = firstSample * elementCount(shape.slice(1));
+  const part = { name: activityName(parameter), offset: 0, count, scale, tangent, first };
+  return { kind: spec.kind, seed, round, parts: scale === 0 ? [] : [part] };
+}
+
+interface ActivityNoise {
+  readonly spec: ForwardGradientSpec;
+  readonly seed: number;
+  readonly round: number;
+  readonly firstSample: number;
+  readonly tangent: number;
 }

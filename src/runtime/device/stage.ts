@@ -174,4 +174,8 @@ export interface StagePort extends RoundStage, StageMemory {
    * which are compiled when it is first asked for. Rounds of both must not be in flight together.
    */
   rest(share: RestShare): Promise<RoundStage>;
+  /** The lengths of shorter samples that it can compute. Absent: none. */
+  readonly lengths?: readonly number[];
+  /** The stage as it computes a round whose samples have one of these lengths, as `rest` does for fewer samples. */
+  ofLength?(length: number): Promise<RoundStage>;
 }

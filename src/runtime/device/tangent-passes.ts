@@ -2,9 +2,10 @@
 // tangents. Nothing of it stays behind but what the stage sends, and the loss.
 
 import { assert, defined } from '../../assert.ts';
+import type { Activity } from '../../autodiff/activity-perturbation.ts';
 import { tangentName } from '../../autodiff/forward-mode.ts';
 import type { Value } from '../../engine/engine.ts';
-import { allocate, elementCount, type Tensor, wrap } from '../../graph/tensor.ts';
+import { allocate, elementCount, scalar, type Tensor, wrap } from '../../graph/tensor.ts';
 import { dropoutMasks, type PassParts, runGraph } from './engine-passes.ts';
 import type { MicroBatchId } from './pieces.ts';
 import type { StagePasses } from './stage.ts';
@@ -28,7 +29,7 @@ export class TangentPasses implements StagePasses {
     inputs: readonly Tensor[],
     labels: Tensor | undefined,
   ): Promise<readonly Tensor[]> {
-    const { engine, compiled, cuts, weights, state, rounds } = this.#parts;
+    const { engine, compiled, cuts, weights, state, rounds, sums } = this.#parts;
     const { round } = microBatch;
     const pass = defined(compiled.pass, 'a pass (this device has no samples)');
     const feeds: Values = {};
@@ -40,14 +41,31 @@ export class TangentPasses implements StagePasses {
     const graph = defined(compiled.graphs.tangent, 'the pass with tangents');
     const { parameters } = weights.live();
     const { carried } = this.#tangents;
+    const { activities } = pass;
+    if (activities !== undefined) Object.assign(feeds, this.#noise(activities, microBatch, firstSample));
     const states = carried.of(microBatch.index === 0);
-    const results = runGraph(graph, [feeds, states, this.#tangents.of(round), parameters, state.buffers()]);
+    const directions = activities === undefined ? this.#tangents.of(round) : {};
+    const sources = [feeds, states, directions, parameters, state.buffers()];
+    const results =
+      activities === undefined
+        ? runGraph(graph, sources)
+        : sums
+            .of(round)
+            .add({ gradients: pass.gradients }, (own, replaced) => runGraph(graph, [...sources, own], replaced));
     for (const value of Object.values(feeds)) engine.release(value);
     carried.keep(results);
     for (const { buffer, output } of pass.bufferUpdates) state.set('buffer', buffer, defined(results[output], output));
     if (!cuts.isLast) return Promise.all(cuts.outputs.map((cut) => this.#output(cut.name, results)));
     rounds.of(round).addLoss(results[stepNames.loss], results[stepNames.correct]);
     return this.#derivatives(results);
+  }
+
+  /** The noise of a micro-batch's activities, and what gradients of its loss are scaled by. */
+  #noise(activities: readonly Activity[], { round, index }: MicroBatchId, firstSample: number): Values {
+    const { engine, options } = this.#parts;
+    const place = index * options.microBatchSize + firstSample;
+    const scale = engine.upload(scalar('float32', 1 / options.training.batchSize));
+    return { ...this.#tangents.noise(activities, round, place), [stepNames.scale]: scale };
   }
 
   /** An output or a tangent; zeros for a tangent that nothing moves. */

@@ -2,7 +2,9 @@
 // another number of samples, or to hand them on. Where they would take too much of a device's memory they lie in a
 // file, from which the engine packs them one by one.
 
+import { bytesInMiB } from '../../cluster/memory.ts';
 import type { Tensor } from '../../graph/tensor.ts';
+import { trainingMiB } from './memory-need.ts';
 
 /** Files for weights. */
 export interface WeightFiles {
@@ -18,25 +20,15 @@ export interface WeightFile {
   remove(): Promise<void>;
 }
 
-/** When weights lie in files. */
+/** What a stage that infers is given to hold its weights with. */
 export interface WeightKeeping {
-  readonly files: WeightFiles;
-  /** Stages with fewer bytes of weights keep them in memory, which spares the disk. */
-  readonly leastBytes: number;
+  /** Absent: weights stay in memory. */
+  readonly files: WeightFiles | undefined;
+  /** What the device may use for stages; undefined: that is not known, and enough. */
+  readonly memoryBytes: number | undefined;
 }
 
-/**
- * How often weights that are not in a file lie in memory while a stage is compiled: as they came, in the model that the
- * engine is given, as it reads that, and packed. Measured: 4 times (bench/results/2026-11-28-large-model.md).
- */
-const copiesInMemory = 5;
-
-/** For a device that may use so much memory; undefined: that is not known, and nothing is kept in files. */
-export function weightKeeping(
-  files: WeightFiles | undefined,
-  memoryBytes: number | undefined,
-): WeightKeeping | undefined {
-  return files === undefined || memoryBytes === undefined
-    ? undefined
-    : { files, leastBytes: memoryBytes / copiesInMemory };
+/** `memoryBytes`: what a device may use, its process included. */
+export function weightKeeping(files: WeightFiles | undefined, memoryBytes: number | undefined): WeightKeeping {
+  return { files, memoryBytes: memoryBytes && trainingMiB(memoryBytes / bytesInMiB) * bytesInMiB };
 }

@@ -2,7 +2,7 @@
 // three.
 
 import assert from 'node:assert/strict';
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { copyFileSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { test } from 'node:test';
@@ -22,7 +22,9 @@ import { delayedOracle } from '../../testing/delayed-oracle.ts';
 import { memoryRun } from '../../testing/label-cases.ts';
 import { difference, type MemoryRun, runAlone, runCluster } from '../../testing/memory-cluster.ts';
 import { gather } from '../../training/data/dataset.ts';
+import { writeSafetensors } from '../../training/safetensors.ts';
 import { averagedParameters } from '../protocol/run-state.ts';
+import { withAdapters } from '../run/adapters.ts';
 import { StreamParts } from '../run/delayed-streams.ts';
 import type { PreparedRun } from '../run/prepare.ts';
 import { loadModel } from './models.ts';
@@ -30,6 +32,7 @@ import { readAdapter, writeAdapter } from './peft.ts';
 import { prepareRun } from './session-here.ts';
 
 const root = 'test/fixtures/adapters';
+const pictures = ['resnet', 'vit', 'deit'];
 const createEngine = () => createOnnxRuntimeNodeEngine();
 
 /** The net's run from PEFT's first adapter, with the settings of make_adapters.py. */
@@ -37,7 +40,7 @@ async function prepared(name: string, more: Readonly<Record<string, unknown>> = 
   const folder = join(root, name);
   const flags = {
     ...{
-      model: name === 'resnet' ? folder : `${folder}:sequence=8`,
+      model: pictures.includes(name) ? folder : `${folder}:sequence=8`,
       data: `npz:${join(folder, 'data.npz')}`,
       adapter: join(folder, 'start'),
     },
@@ -50,7 +53,7 @@ async function prepared(name: string, more: Readonly<Record<string, unknown>> = 
   return prepareRun({ settings, model, train, test: undefined });
 }
 
-for (const name of ['bert', 'llama', 'gpt2', 'resnet'])
+for (const name of ['bert', 'llama', 'gpt2', 'resnet', 'vit'])
   test(`${name}: PEFT's losses and weights, here and over three devices`, async () => {
     const expected = JSON.parse(readFileSync(join(root, name, 'losses.json'), 'utf8')) as readonly number[];
     const run = await prepared(name);
@@ -61,12 +64,12 @@ for (const name of ['bert', 'llama', 'gpt2', 'resnet'])
     const apart = await runCluster({ ...memoryRun(run, plan), createEngine });
     assert.ok(furthest(apart.losses, expected) < 1e-4, `over three: off by ${furthest(apart.losses, expected)}`);
     // only what is trained comes back
-    const { adapters = [], onlyTrained = new Set() } = run.model;
+    const { adapters = [], onlyTrained = new Set(), moduleName = (name: string) => name } = run.model;
     assert.deepEqual(new Set(apart.state.parameter.keys()), onlyTrained);
     const trained = openSafetensors(join(root, name, 'trained', 'adapter_model.safetensors'));
     const whole = [...onlyTrained].filter((weight) => !weight.includes('.lora_'));
     const tensorOf = (weight: string): Tensor => apart.state.parameter.get(weight) as Tensor;
-    const files = writeAdapter({ adapters, whole, baseModel: 'here', taskType: 'CAUSAL_LM', tensorOf });
+    const files = writeAdapter({ adapters, whole, baseModel: 'here', taskType: 'CAUSAL_LM', moduleName, tensorOf });
     const folder = mkdtempSync(join(tmpdir(), 'adapter-'));
     try {
       for (const [file, pieces] of files) writeFileSync(join(folder, file), Buffer.concat(pieces));
@@ -74,11 +77,9 @@ for (const name of ['bert', 'llama', 'gpt2', 'resnet'])
       assert.deepEqual(new Set(written.keys()), new Set(trained.keys()));
       for (const [weight, value] of trained)
         assert.ok(furthest(numbersOf(written.get(weight)), toNumbers(value)) < 1e-3, weight);
-      const again = readAdapter(folder, (await loadModel(join(root, name), 0)).graph);
-      assert.deepEqual(
-        again.options,
-        readAdapter(join(root, name, 'start'), (await loadModel(join(root, name), 0)).graph).options,
-      );
+      const model = await loadModel(join(root, name), 0);
+      const again = readAdapter(folder, model);
+      assert.deepEqual(again.options, readAdapter(join(root, name, 'start'), model).options);
     } finally {
       rmSync(folder, { recursive: true });
     }
@@ -102,6 +103,26 @@ for (const mode of ['async', 'forward-gradient'] as const)
     const { loss, worst, weight } = difference(apart, { ...apart, ...alone });
     assert.ok(loss < 1e-5 && weight < 1e-3, `losses differ by ${loss}, ${worst} by ${weight}`);
   });
+
+test('deit: an adapter is read by the names of PEFT and by those of the files, and patterns are of both', async () => {
+  const model = await loadModel(join(root, 'deit'), 0);
+  const given = readAdapter(join(root, 'deit', 'trained'), model);
+  const modules = ['attention.attention.key', 'attention.output.dense', 'intermediate.dense'];
+  const weights = [0, 1].flatMap((layer) => modules.map((module) => `deit.encoder.layer.${layer}.${module}.weight`));
+  assert.deepEqual(new Set(given.options.keys()), new Set(weights));
+  const folder = mkdtempSync(join(tmpdir(), 'adapter-'));
+  try {
+    const values = new Map([...given.values].map(([name, value]) => [`base_model.model.${name}`, value] as const));
+    writeFileSync(join(folder, 'adapter_model.safetensors'), Buffer.concat(writeSafetensors(values)));
+    copyFileSync(join(root, 'deit', 'trained', 'adapter_config.json'), join(folder, 'adapter_config.json'));
+    assert.deepEqual({ ...readAdapter(folder, model), source: '' }, { ...given, source: '' });
+  } finally {
+    rmSync(folder, { recursive: true });
+  }
+  const weightsOf = (lora: string[]): unknown =>
+    withAdapters(model, { lora, modulesToSave: [], seed: 0 }).adapters?.map(({ weight }) => weight);
+  assert.deepEqual(weightsOf(['k_proj', 'mlp.fc1']), weightsOf(['key', 'intermediate.dense']));
+});
 
 test('two batches of half the size are accumulated to the same updates', async () => {
   const expected = JSON.parse(readFileSync(join(root, 'bert', 'losses.json'), 'utf8')) as readonly number[];

@@ -65,6 +65,8 @@ export interface OpenedCheckout extends BuiltCheckout {
   readonly batchCounts: ReadonlyMap<string, Tensor>;
   /** Parameters that the files do not have in this shape: they are new. */
   readonly newNames: readonly string[];
+  /** The graph for samples of so many tokens, without weights. */
+  atLength(length: number): Graph;
 }
 
 /** Opens a checkout. Throws InputError for one that is incomplete or does not fit together. */
@@ -87,7 +89,9 @@ export function openCheckoutModel({ folder, options }: CheckoutSpec, seed: numbe
   }
   const graph: Graph = { ...built.graph, initializers };
   const batchCounts = new Map([...tensors].filter(([name]) => name.endsWith('.num_batches_tracked')));
-  return { ...built, graph, folder, config, fileNames, batchCounts, newNames };
+  const atLength = (sequence: number): Graph =>
+    buildCheckout(config, configPath, { ...options, sequence, initialize: false }).graph;
+  return { ...built, graph, folder, config, fileNames, batchCounts, newNames, atLength };
 }
 
 /** With or without the prefix of the net without a head; norms of old files have "gamma" and "beta". */
@@ -111,12 +115,14 @@ function unfit(folder: string, name: string, found: Tensor | undefined, shape: r
 /** The model of a checkout. Throws InputError. */
 export function loadCheckout(spec: CheckoutSpec, seed: number): LoadedModel {
   const checkout = openCheckoutModel(spec, seed);
-  const { graph, newNames } = checkout;
+  const { graph, newNames, moduleName } = checkout;
   return {
     name: basename(resolve(spec.folder)),
     graph: trainingMode(graph, {}),
     notes: newNames.length === 0 ? [] : [headNote(checkout)],
     newNames,
+    atLength: (length) => trainingMode(checkout.atLength(length), {}),
+    ...(moduleName === undefined ? {} : { moduleName }),
     write: (trained, metadata) => exportGraph(inferenceMode(graph), trained, { metadata }),
   };
 }

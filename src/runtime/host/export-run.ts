@@ -68,7 +68,7 @@ function headFields(config: unknown, outputs: number | undefined): Readonly<Reco
 
 /** The adapter of a run as PEFT has it. Throws InputError for a run without one. */
 export function asAdapter({ model, values, settings }: TrainedRun, folder: string): ExportedFiles {
-  const { adapters, onlyTrained, graph } = model;
+  const { adapters, onlyTrained, graph, moduleName } = model;
   if (adapters === undefined || onlyTrained === undefined)
     throw new InputError(`${folder} trained no adapter: --format onnx or safetensors writes its model.`);
   const ofAdapters = new Set(adapters.flatMap(({ a, b }) => [a, b]));
@@ -79,6 +79,7 @@ export function asAdapter({ model, values, settings }: TrainedRun, folder: strin
     whole: [...onlyTrained].filter((name) => !ofAdapters.has(name)),
     baseModel: spec === undefined ? basename(settings.model) : resolve(spec.folder),
     ...(task === 'language' ? { taskType: 'CAUSAL_LM' } : task === 'texts' ? { taskType: 'SEQ_CLS' } : {}),
+    ...(moduleName === undefined ? {} : { moduleName }),
     tensorOf: (name) => defined(values.get(name) ?? graph.initializers.get(name), name),
   });
 }

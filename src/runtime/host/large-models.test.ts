@@ -81,7 +81,7 @@ test('a stage with its weights in a file computes the same, hands them on, and l
     };
   };
   const options = stageOptionsOf(subject, device, plan, undefined);
-  const stage = new InferenceStage(engine, options, { files: { open }, leastBytes: 0 });
+  const stage = new InferenceStage(engine, options, { files: { open }, memoryBytes: 0 });
   try {
     for (const entry of graphWeights(sequence).entries([0, count]))
       stage.load({ ...entry, value: { ...entry.value, data: entry.value.data.slice() as ElementArray } });

@@ -48,7 +48,7 @@ export async function loadModel(
   { lora = [], adapter, modulesToSave = [], ...options }: LoadModelOptions = {},
 ): Promise<LoadedModel> {
   const model = await loadPlainModel(spec, seed, options);
-  const given = adapter === undefined ? undefined : readAdapter(adapter, model.graph);
+  const given = adapter === undefined ? undefined : readAdapter(adapter, model);
   return withAdapters(model, { lora, modulesToSave, seed }, given);
 }
 

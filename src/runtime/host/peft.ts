@@ -4,12 +4,12 @@
 import { join } from 'node:path';
 import { z } from 'zod';
 import { InputError } from '../../errors.ts';
-import type { Graph } from '../../graph/graph.ts';
 import { type Adapter, type AdapterOptions, adaptable, adapterNames, isAdapterName } from '../../graph/lora.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 import { openSafetensors, readJson } from '../../storage/node/checkouts/checkout-files.ts';
 import { writeSafetensors } from '../../training/safetensors.ts';
 import type { GivenAdapter } from '../run/adapters.ts';
+import type { LoadedModel } from '../run/loaded-model.ts';
 
 const prefix = 'base_model.model.';
 export const adapterConfigName = 'adapter_config.json';
@@ -54,21 +54,31 @@ export function parseAdapterConfig(document: unknown, path: string): AdapterConf
   );
 }
 
-/** Reads the adapter in a folder, for a model without it. Throws InputError. */
-export function readAdapter(folder: string, graph: Graph): GivenAdapter {
+/** A model's weights, and what PEFT calls them. */
+type Named = Pick<LoadedModel, 'graph' | 'moduleName'>;
+
+const sameName = (name: string): string => name;
+
+/** Reads the adapter in a folder, for a model without it; by PEFT's names or the files'. Throws InputError. */
+export function readAdapter(folder: string, { graph, moduleName = sameName }: Named): GivenAdapter {
   const configPath = join(folder, adapterConfigName);
   const config = parseAdapterConfig(readJson(configPath), configPath);
   const path = join(folder, adapterWeightsName);
-  const byModule = new Map(adaptable(graph).map((weight) => [weight.replace(/\.weight$/, ''), weight]));
+  const byModule = new Map(
+    adaptable(graph).flatMap((weight) =>
+      [weight, moduleName(weight)].map((name) => [name.replace(/\.weight$/, ''), weight] as const),
+    ),
+  );
+  const byName = new Map(graph.parameters.map((parameter) => [moduleName(parameter), parameter]));
   const options = new Map<string, AdapterOptions>();
   const values = new Map<string, Tensor>();
   for (const [fileName, value] of openSafetensors(path)) {
     const name = fileName.startsWith(prefix) ? fileName.slice(prefix.length) : fileName;
-    const module = /^(.*)\.lora_A\.weight$/.exec(name)?.[1];
+    const [, module, side] = /^(.*)\.lora_([AB])\.weight$/.exec(name) ?? [];
     const weight = byModule.get(module ?? '');
     if (module !== undefined && weight === undefined)
       throw new InputError(`${path} adapts ${module}, which is no linear layer of the model: take its own adapter.`);
-    if (module !== undefined && weight !== undefined) {
+    if (module !== undefined && weight !== undefined && side === 'A') {
       const rank = rankOf(config, module);
       if (value.shape[0] !== rank)
         throw new InputError(
@@ -77,7 +87,8 @@ export function readAdapter(folder: string, graph: Graph): GivenAdapter {
         );
       options.set(weight, optionsOf(config, module, rank));
     }
-    values.set(name, value);
+    const own = weight === undefined ? undefined : adapterNames(weight);
+    values.set((side === 'A' ? own?.a : own?.b) ?? byName.get(name) ?? name, value);
   }
   if (options.size === 0) throw new InputError(`${path} holds no lora_A: it is no adapter of LoRA's.`);
   return { source: path, options, values };
@@ -112,6 +123,7 @@ export interface TrainedAdapter {
   readonly baseModel: string;
   /** PEFT's name of what the net is for. */
   readonly taskType?: 'SEQ_CLS' | 'CAUSAL_LM';
+  readonly moduleName?: NonNullable<LoadedModel['moduleName']>;
   tensorOf(name: string): Tensor;
 }
 
@@ -121,10 +133,11 @@ export function writeAdapter({
   whole,
   baseModel,
   taskType,
+  moduleName = sameName,
   tensorOf,
 }: TrainedAdapter): ReadonlyMap<string, readonly Uint8Array[]> {
   const [first] = adapters;
-  const moduleOf = (weight: string): string => weight.replace(/\.(weight|bias)$/, '');
+  const moduleOf = (weight: string): string => moduleName(weight).replace(/\.(weight|bias)$/, '');
   const others = adapters.filter(({ rank, scaling }) => rank !== first?.rank || scaling !== first.scaling);
   const config = {
     peft_type: 'LORA',
@@ -144,11 +157,11 @@ export function writeAdapter({
   };
   const tensors = new Map<string, Tensor>();
   for (const { a, b, weight } of adapters) {
-    const names = adapterNames(weight);
+    const names = adapterNames(moduleName(weight));
     tensors.set(prefix + names.a, tensorOf(a));
     tensors.set(prefix + names.b, tensorOf(b));
   }
-  for (const name of whole) if (!isAdapterName(name)) tensors.set(prefix + name, tensorOf(name));
+  for (const name of whole) if (!isAdapterName(name)) tensors.set(prefix + moduleName(name), tensorOf(name));
   return new Map([
     [adapterConfigName, [new TextEncoder().encode(`${JSON.stringify(config, null, 2)}\n`)]],
     [adapterWeightsName, writeSafetensors(tensors, new Map([['format', 'pt']]))],

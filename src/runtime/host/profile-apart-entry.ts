@@ -2,10 +2,10 @@
 
 import { systemClock } from '../../clock.ts';
 import { createComputeThread } from '../../engine/node/compute-thread.ts';
-import { toFailure } from '../../engine/node/compute-thread-messages.ts';
 import { searchForGarbageLess } from '../../engine/node/host-node.ts';
 import { createProcessClock } from '../../engine/node/work-clock.ts';
 import type { ProcessClock } from '../../engine/process-clock.ts';
+import { toFailure } from '../../engine/thread-messages.ts';
 import { profileLayers } from '../device/measure/profiler.ts';
 import { modelOf } from '../worker/model.ts';
 import type { ProfiledEngine, ProfileReply, ProfileRequest } from './profile-apart.ts';

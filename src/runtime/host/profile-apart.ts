@@ -5,8 +5,8 @@
 import { type ChildProcess, fork } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import type { ComputeThreadOptions } from '../../engine/node/compute-thread.ts';
-import { type Failure, fromFailure } from '../../engine/node/compute-thread-messages.ts';
 import type { WorkClockOptions } from '../../engine/node/work-clock.ts';
+import { type Failure, fromFailure } from '../../engine/thread-messages.ts';
 import { RunError } from '../../errors.ts';
 import type { MeasuredProfile } from '../device/measure/measurement.ts';
 import type { ProfileJob, ProfileProcess } from '../worker/options.ts';

@@ -6,7 +6,7 @@ import { cpus, hostname } from 'node:os';
 import { dirname, join } from 'node:path';
 import { deviceFacts } from '../../engine/node/host-node.ts';
 import { makeFolders, writeFileAtomically } from '../../storage/atomic.ts';
-import { cacheFolder } from '../../storage/node/digits-cache.ts';
+import { cacheFolder } from '../../storage/node/cache-folder.ts';
 import { nodeDisk } from '../../storage/node/disk.ts';
 import type { ProfileCache } from '../device/measure/cached-profile.ts';
 import { messageSchemas } from '../protocol/messages.ts';

@@ -3,6 +3,8 @@
 
 import type { Clock } from '../../clock.ts';
 import { bytesInMiB } from '../../cluster/memory.ts';
+import type { CutTensor } from '../../graph/layers.ts';
+import { allocate, elementCount, type Tensor } from '../../graph/tensor.ts';
 import type { Observer, RunEvent } from '../protocol/events.ts';
 import { comparisonOf, type PreparedInference, windowOf } from '../run/infer.ts';
 import { InferenceRounds } from '../run/inference-rounds.ts';
@@ -47,7 +49,10 @@ export interface ServeEnvironment {
   readonly observe: Observer;
   /** Aborted: requests that have come are answered, then the server ends. */
   readonly signal: AbortSignal;
+  /** Somebody listens. */
   onServing(serving: Serving): void;
+  /** Requests are answered from now on: devices have compiled for all that may come. */
+  onReady(): void;
   /** Browsers at the port at which workers join. */
   readonly guests?: RunGuests;
 }
@@ -56,11 +61,11 @@ export interface ServeEnvironment {
 export async function serveHere(
   run: PreparedInference,
   settings: ServeSettings,
-  { clock, observe, signal, onServing, guests }: ServeEnvironment,
+  { clock, observe, signal, onServing, onReady, guests }: ServeEnvironment,
 ): Promise<void> {
   const rounds = new InferenceRounds(comparisonOf(run));
   const metrics = new ServeMetrics();
-  const state = { isReady: false, devices: new Set<string>() };
+  const state = { isReady: false, isWarm: false, devices: new Set<string>() };
   const { localCount } = run.settings.cluster;
   const batcher = new RequestBatcher({
     ...{ rounds, clock, queueLimit: settings.queueLimit, maxLatencyMs: settings.maxLatencyMs },
@@ -70,9 +75,19 @@ export async function serveHere(
     onRound: (sampleCount) => metrics.round(sampleCount),
   });
   const ending = new AbortController();
+  const firstTraining = onceTraining(() => {
+    if (signal.aborted) return;
+    const warm = batcher.roundSizes.map((sampleCount) => rounds.submit(zeros(run.sequence.inputs, sampleCount)));
+    const warmed = (): void => {
+      state.isWarm = true;
+      onReady();
+    };
+    Promise.all(warm).then(warmed, () => {}); // a run that has failed says so
+  });
   const watch = (event: RunEvent): void => {
     note(state, metrics, event);
     observe(event);
+    firstTraining(event);
   };
   const server = await startServer(run, settings, { batcher, metrics, state, rounds });
   const drain = async (): Promise<void> => {
@@ -94,6 +109,8 @@ export async function serveHere(
 
 interface ServerState {
   isReady: boolean;
+  /** Rounds of all sizes have been answered once: devices have compiled for them. */
+  isWarm: boolean;
   readonly devices: Set<string>;
 }
 
@@ -104,6 +121,24 @@ function note(state: ServerState, metrics: ServeMetrics, event: RunEvent): void 
   if (event.kind === 'phase' && event.phase === 'training') state.isReady = true;
   if (event.kind === 'phase' && (event.phase === 'waiting' || event.phase === 'ended')) state.isReady = false;
   if (event.kind === 'recovered') metrics.layoutChanged();
+}
+
+/** Calls `begin` when work has been shared out for the first time. */
+function onceTraining(begin: () => void): Observer {
+  let isBegun = false;
+  return (event) => {
+    if (isBegun || event.kind !== 'phase' || event.phase !== 'training') return;
+    isBegun = true;
+    begin();
+  };
+}
+
+/** Samples that every model takes. */
+function zeros(inputs: readonly CutTensor[], sampleCount: number): readonly Tensor[] {
+  return inputs.map(({ type, shape }) => {
+    const sizes = shape.map((size) => (size === 'N' ? sampleCount : size));
+    return { type, shape: sizes, data: allocate(type, elementCount(sizes)) };
+  });
 }
 
 async function startServer(
@@ -127,14 +162,14 @@ async function startServer(
     ...(token === undefined ? {} : { token }),
     mostBytes: settings.mostBodyMiB * bytesInMiB,
     mostSamples: settings.queueLimit,
-    isReady: () => state.isReady,
+    isReady: () => state.isReady && state.isWarm,
     infer: (inputs, given) => batcher.infer(inputs, given),
     metrics: () =>
       metrics.text({
         queuedSamples: batcher.queuedCount,
         openRounds: batcher.openCount,
         devices: state.devices.size,
-        isReady: state.isReady,
+        isReady: state.isReady && state.isWarm,
         residentBytes: process.memoryUsage.rss(),
         compared: rounds.compared,
       }),

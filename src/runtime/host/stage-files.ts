@@ -7,7 +7,7 @@ import { readdir, readFile, rm, stat, utimes } from 'node:fs/promises';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { isTemporary, makeFolders, writeFileAtomically } from '../../storage/atomic.ts';
-import { cacheFolder } from '../../storage/node/digits-cache.ts';
+import { cacheFolder } from '../../storage/node/cache-folder.ts';
 import { nodeDisk } from '../../storage/node/disk.ts';
 import type { StageStore } from '../device/compiled-stages.ts';
 

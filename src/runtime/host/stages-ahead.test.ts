@@ -14,7 +14,8 @@ import type { StageStore } from '../device/compiled-stages.ts';
 import { createStage } from '../device/create-stage.ts';
 import { partOf } from '../device/rest-stage.ts';
 import { stageOptionsOf } from '../device/stage-options.ts';
-import { type ModelMessage, message, type ToWorker } from '../protocol/messages.ts';
+import { message, type ToWorker } from '../protocol/messages.ts';
+import type { ModelMessage } from '../protocol/model-message.ts';
 import { encodeModel } from '../protocol/model-transfer.ts';
 import { checkedProgram } from '../worker/layout.ts';
 import { type Model, receiveModel } from '../worker/model.ts';
@@ -177,7 +178,7 @@ test('with enough memory the engine has the stage before it is needed, and compi
     assert.equal(compileCount > before, readyCount === 0);
     // And what it takes for a round of fewer samples.
     const usualCount = compileCount;
-    await partOf({ program: device, stage }, whole, sampleCount);
+    await partOf({ program: device, stage }, whole, { sampleCount });
     assert.equal(compileCount > usualCount, readyCount === 0);
     assert.equal(store.kept.size, 2);
     stage.dispose();

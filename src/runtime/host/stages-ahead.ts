@@ -8,7 +8,7 @@ import type { Engine, TranslationTarget } from '../../engine/engine.ts';
 import { prepareStage, type StageStore } from '../device/compiled-stages.ts';
 import { type StageWish, wishedOptions } from '../device/create-stage.ts';
 import { graphsKey } from '../device/graphs-key.ts';
-import type { ModelMessage } from '../protocol/messages.ts';
+import type { ModelMessage } from '../protocol/model-message.ts';
 import type { Model } from '../worker/model.ts';
 import type { StagePreparer } from '../worker/options.ts';
 

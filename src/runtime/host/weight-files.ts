@@ -7,7 +7,7 @@ import { join } from 'node:path';
 import { fileTensor } from '../../engine/node/file-tensor.ts';
 import { RunError } from '../../errors.ts';
 import { byteLength, tensorBytes } from '../../graph/tensor.ts';
-import { cacheFolder } from '../../storage/node/digits-cache.ts';
+import { cacheFolder } from '../../storage/node/cache-folder.ts';
 import type { WeightFile, WeightFiles } from '../device/weight-files.ts';
 
 /** Smaller tensors stay in memory: they are few bytes, and some decide what is compiled. */

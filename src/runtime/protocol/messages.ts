@@ -27,21 +27,17 @@
 import { z } from 'zod';
 import type { DeviceTimes, LayerProfile, Plan } from '../../cluster/cluster.ts';
 import { ProtocolError } from '../../errors.ts';
-import type { Move } from '../../planner/replan/moves.ts';
+import type { Delivery, Move } from '../../planner/replan/moves.ts';
 import type { Frame } from '../../transport/link.ts';
 import { count, deviceTimes, layerProfiles, milliseconds, moves, name, plan, range, size } from './message-values.ts';
+import type { ModelMessage } from './model-message.ts';
 import { type ProcessLoad, processLoad } from './process-load.ts';
 import { type Thoroughness, thoroughnesses } from './profile-points.ts';
-import { type TrainingSpec, trainingSpecSchema } from './training-spec.ts';
+import { trainingSpecSchema } from './training-spec.ts';
 
 export interface PeerAddress {
   readonly name: string;
   readonly url: string;
-}
-
-export interface TensorSpec {
-  readonly name: string;
-  readonly shape: readonly number[];
 }
 
 /** A trained parameter, a running statistic, or the optimizer's state of a parameter. */
@@ -63,19 +59,6 @@ type Schemas<Messages> = { readonly [Kind in keyof Messages]: z.ZodType<Messages
 
 const state: z.ZodType<ToWorker['state']> = z.object({ role: z.enum(['parameter', 'buffer', 'optimizer']), name });
 
-export interface ModelMessage {
-  readonly parameters: readonly TensorSpec[];
-  readonly buffers: readonly TensorSpec[];
-  readonly training: TrainingSpec;
-  /** Names of the layers as the coordinator sees them; the worker must find the same. */
-  readonly layerNames: readonly string[];
-  /** Shape of one sample's label. */
-  readonly labelShape: readonly number[];
-  readonly labelType: 'int64' | 'int32' | 'uint8' | 'float32';
-  /** The secret by which this run's workers know each other. */
-  readonly peerToken: string;
-}
-
 const tensorSpecs = z.array(z.object({ name, shape: z.array(count).max(8) })).max(100_000);
 
 /** What the coordinator may send, by frame kind. */
@@ -92,6 +75,8 @@ export interface ToWorker {
     readonly round: number;
     /** All state that travels, between any devices. */
     readonly moves: readonly Move[];
+    /** Layers whose frozen weights come from the coordinator: the rest is in a copy, without them. Absent: none. */
+    readonly frozen?: readonly Delivery[];
     /** `state` frames from the coordinator that follow for this worker. */
     readonly stateCount: number;
     /** Rounds that may be in flight beyond the oldest that has not committed (`MachineConfig.window`). Default 1. */
@@ -109,6 +94,8 @@ export interface ToWorker {
     readonly sampleCount?: number;
     /** What sums of losses and gradients are multiplied by (round-batch.ts). Absent: 1. */
     readonly factor?: number;
+    /** Tokens of its samples, one of the model's `lengths`. Absent: as many as the model takes. */
+    readonly length?: number;
   };
   /** Where rounds overlap: this round begins, if ever, when all before it have committed. */
   readonly flush: { readonly round: number };
@@ -139,6 +126,7 @@ const toWorker: Schemas<ToWorker> = {
     layerNames: z.array(name),
     labelShape: z.array(count).max(8),
     labelType: z.enum(['int64', 'int32', 'uint8', 'float32']),
+    lengths: z.array(size).max(16).exactOptional(),
     peerToken: z.string().min(16).max(200),
   }),
   connect: z.object({ peers: peerAddresses }),
@@ -151,6 +139,10 @@ const toWorker: Schemas<ToWorker> = {
     plan,
     round: count,
     moves,
+    frozen: z
+      .array(z.object({ layers: range, to: name }))
+      .max(100_000)
+      .exactOptional(),
     stateCount: count,
     window: count.exactOptional(),
     peers: peerAddresses,
@@ -162,6 +154,7 @@ const toWorker: Schemas<ToWorker> = {
     replicate: z.boolean(),
     sampleCount: size.exactOptional(),
     factor: z.number().min(0).exactOptional(),
+    length: size.exactOptional(),
   }),
   flush: z.object({ round: count }),
   commit: z.object({ round: count, gradientScale: z.number().min(0) }),

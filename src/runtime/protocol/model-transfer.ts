@@ -3,11 +3,12 @@
 
 import { ProtocolError, RunError } from '../../errors.ts';
 import type { Graph, ValueInfo } from '../../graph/graph.ts';
+import type { LayerSequence } from '../../graph/layers.ts';
 import { exportGraph } from '../../graph/onnx/export.ts';
 import { importModel } from '../../graph/onnx/import.ts';
 import { allocate, elementCount, type Tensor, wrap } from '../../graph/tensor.ts';
 import type { Frame } from '../../transport/link.ts';
-import type { ModelMessage, TensorSpec } from './messages.ts';
+import type { ModelMessage, TensorSpec } from './model-message.ts';
 
 /** The graph as ONNX bytes, with parameters and buffers turned into graph inputs. */
 export function encodeModel(graph: Graph): {
@@ -29,12 +30,25 @@ export function encodeModel(graph: Graph): {
   return { bytes: wrap('uint8', [bytes.length], bytes), parameters, buffers };
 }
 
+/** A model with its forms for shorter samples, whose graphs follow its own. */
+export function encodeSequence({ graph, shorter = new Map() }: LayerSequence): Omit<
+  ReturnType<typeof encodeModel>,
+  'bytes'
+> & {
+  readonly tensors: readonly Tensor[];
+  readonly lengths: readonly number[];
+} {
+  const { bytes, parameters, buffers } = encodeModel(graph);
+  const others = Array.from(shorter.values(), (sequence) => encodeModel(sequence.graph).bytes);
+  return { parameters, buffers, tensors: [bytes, ...others], lengths: [...shorter.keys()] };
+}
+
 /**
- * The graph again. Its weights are zeros: for their shapes only, and all in the same memory. Throws ProtocolError or
- * InputError.
+ * The graph again, or the one at a place behind it. Its weights are zeros: for their shapes only, and all in the same
+ * memory. Throws ProtocolError or InputError.
  */
-export function decodeModel(message: ModelMessage, frame: Frame): Graph {
-  const bytes = frame.tensors?.[0]?.data;
+export function decodeModel(message: ModelMessage, frame: Frame, index = 0): Graph {
+  const bytes = frame.tensors?.[index]?.data;
   if (!(bytes instanceof Uint8Array)) throw new ProtocolError('The coordinator sent a model without its graph.');
   const { graph } = importModel(bytes);
   const weights = [...message.parameters, ...message.buffers];

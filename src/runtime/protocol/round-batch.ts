@@ -12,6 +12,8 @@ export interface RoundBatch {
    * where none counts: such a round changes weights by momentum and weight decay alone.
    */
   readonly factor: number;
+  /** Tokens of its samples, where they are fewer than the model takes (`LayerSequence.shorter`). */
+  readonly length?: number;
 }
 
 /** The batches of a run by round. Absent: all are whole, and all labels count. */
@@ -23,6 +25,12 @@ export interface RoundBatches {
 /** The batch of a round. */
 export function batchAt({ batchSize, batchAt: at }: RoundBatches, round: number): RoundBatch {
   return at?.(round) ?? { sampleCount: batchSize, factor: 1 };
+}
+
+/** Whether a round is of the usual shape: others need passes of their own, and say nothing of what rounds take. */
+export function isUsualRound(batches: RoundBatches, round: number): boolean {
+  const { sampleCount, length } = batchAt(batches, round);
+  return sampleCount === batches.batchSize && length === undefined;
 }
 
 /** The scale of a round's gradients: its factor, and that of clipping by the norm of what the factor makes of them. */

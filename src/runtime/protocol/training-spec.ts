@@ -6,10 +6,11 @@ import type { OptimizerState } from '../../cluster/memory.ts';
 import { type NoiseKind, noiseKinds } from '../../noise.ts';
 import { type LossKind, lossKinds } from '../../training/losses.ts';
 import type { Correction } from '../../training/staleness.ts';
+import { type OptimizerKind, optimizerKinds } from '../../training/update-rules.ts';
 
 /** Settings of the optimizer; each kind reads its own. */
 export interface OptimizerSpec {
-  readonly kind: 'sgd' | 'adam' | 'adamw';
+  readonly kind: OptimizerKind;
   readonly momentum: number;
   readonly nesterov: boolean;
   readonly weightDecay: number;
@@ -64,6 +65,8 @@ export interface ForwardGradientSpec {
   readonly scales: Readonly<Record<string, TangentScale>>;
   /** Ramps grow from epoch to epoch. */
   readonly roundsPerEpoch: number;
+  /** What is moved in place of weights: what layers give (activity-perturbation.ts). Absent: weights. */
+  readonly perturbs?: 'activations';
   /** The step of two forward passes that give the derivative (finite-difference.ts). Absent: tangents do. */
   readonly difference?: number;
 }
@@ -96,7 +99,7 @@ export const trainingSpecSchema: z.ZodType<TrainingSpec> = z.object({
   loss: z.enum(lossKinds),
   ignoresNegative: z.boolean().exactOptional(),
   optimizer: z.object({
-    kind: z.enum(['sgd', 'adam', 'adamw']),
+    kind: z.enum(optimizerKinds),
     momentum: fraction,
     nesterov: z.boolean(),
     weightDecay: z.number().min(0),
@@ -119,16 +122,18 @@ export const trainingSpecSchema: z.ZodType<TrainingSpec> = z.object({
       kind: z.enum(noiseKinds),
       scales: z.record(z.string(), z.object({ factor: z.number().min(0), rampEpochs: z.number().int().min(0) })),
       roundsPerEpoch: z.number().int().positive(),
+      perturbs: z.literal('activations').exactOptional(),
       difference: z.number().positive().exactOptional(),
     })
     .exactOptional(),
 });
 
-/** Values that the optimizer keeps for each weight (eq. 3's s): momentum 1, Adam 2; a moving average is one more. */
+/** Values that the optimizer keeps for each weight (eq. 3's s): momentum, Lion 1, Adam 2; a moving average one more. */
 export function optimizerStateCount({
   optimizer: { kind, momentum, averageDecay },
 }: Pick<TrainingSpec, 'optimizer'>): OptimizerState {
-  const average = averageDecay === undefined ? 0 : 1;
-  if (kind !== 'sgd') return average === 0 ? 2 : 3;
-  return momentum > 0 ? (average === 0 ? 1 : 2) : average;
+  const hasAverage = averageDecay !== undefined;
+  if (kind === 'adam' || kind === 'adamw') return hasAverage ? 3 : 2;
+  if (kind === 'lion' || momentum > 0) return hasAverage ? 2 : 1;
+  return hasAverage ? 1 : 0;
 }

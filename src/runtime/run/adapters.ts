@@ -73,7 +73,7 @@ export function withAdapters(model: LoadedModel, settings: AdapterSettings, give
     if (modulesToSave.length === 0) return model;
     throw new InputError('--modules-to-save goes with --lora; without it, --freeze-all-but names what is trained.');
   }
-  const wanted = new Map([...(given?.options ?? []), ...chosenWeights(model.graph, lora)]);
+  const wanted = new Map([...(given?.options ?? []), ...chosenWeights(model, lora)]);
   const { graph, adapters } = addAdapters(model.graph, wanted, seed);
   const saved = matching(model.graph.parameters, modulesToSave, '--modules-to-save');
   const head = model.newNames ?? [];
@@ -87,9 +87,11 @@ export function withAdapters(model: LoadedModel, settings: AdapterSettings, give
   const note =
     `${adapters.length} adapters: ${trained.toLocaleString('en')} of ${all.toLocaleString('en')} weights are trained ` +
     `(${share} %)${whole.size === 0 ? '' : `, with ${[...whole].slice(0, 4).join(', ')} whole`}.`;
+  const { atLength } = model;
   return {
     ...model,
     graph: filled,
+    ...(atLength === undefined ? {} : { atLength: (length) => addAdapters(atLength(length), wanted, seed).graph }),
     notes: [...model.notes, note],
     onlyTrained: names,
     adapters,
@@ -117,12 +119,15 @@ export function mergedValues(
 }
 
 /** The weights that the patterns match, each as the last of them says. */
-function chosenWeights(graph: Graph, lora: readonly string[]): ReadonlyMap<string, AdapterOptions> {
+function chosenWeights(
+  { graph, moduleName = (name) => name }: LoadedModel,
+  lora: readonly string[],
+): ReadonlyMap<string, AdapterOptions> {
   const weights = adaptable(graph);
   const wanted = new Map<string, AdapterOptions>();
   for (const text of lora) {
     const { pattern, options } = parseLora(text);
-    const matches = weights.filter((name) => isTarget(pattern, name));
+    const matches = weights.filter((name) => isTarget(pattern, name) || isTarget(pattern, moduleName(name)));
     if (matches.length === 0)
       throw new InputError(
         `--lora ${text} matches no weight of a linear layer or convolution: ` +

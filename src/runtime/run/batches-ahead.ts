@@ -3,7 +3,7 @@
 
 import { batchOf } from '../../training/data/batch.ts';
 import type { Batch, Dataset } from '../../training/data/dataset.ts';
-import { type BatchOrder, batchIndices, epochOf } from '../../training/data/order.ts';
+import { type BatchOrder, batchIndices, epochOf, roundLength } from '../../training/data/order.ts';
 
 /** Rounds that are read ahead of the one that is asked for. */
 const aheadCount = 2;
@@ -33,7 +33,7 @@ export class BatchesAhead {
   }
 
   #begin(round: number): Batch | Promise<Batch> {
-    const place = { round, epoch: epochOf(this.#order, round) };
+    const place = { round, epoch: epochOf(this.#order, round), length: roundLength(this.#order, round) };
     return batchOf(this.#dataset, batchIndices(this.#order, round), place);
   }
 

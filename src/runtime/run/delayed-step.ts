@@ -2,6 +2,7 @@
 // whole model, and the dropout masks that it takes.
 
 import { defined } from '../../assert.ts';
+import type { Activity } from '../../autodiff/activity-perturbation.ts';
 import { differentiate, outputGradientName, type StageGraphs } from '../../autodiff/differentiate.ts';
 import { dropoutMask } from '../../autodiff/dropout.ts';
 import type { Engine, Executable } from '../../engine/engine.ts';
@@ -20,6 +21,8 @@ export interface Step {
   readonly executable: Executable;
   readonly graphs: Pick<StageGraphs, 'bufferUpdates' | 'parameterGradients'>;
   readonly dropouts: PassNotes['dropouts'];
+  /** What moves in place of weights, in forward gradients of activities. Absent: nothing. */
+  readonly activities?: readonly Activity[];
 }
 
 /** The whole model's step for a micro-batch of `sampleCount` samples. */

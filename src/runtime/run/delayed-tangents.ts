@@ -2,7 +2,8 @@
 // as one graph, and the estimate that comes of it. Directions are drawn parameter by parameter, without packs.
 
 import { defined } from '../../assert.ts';
-import { tangentName } from '../../autodiff/forward-mode.ts';
+import type { Activity } from '../../autodiff/activity-perturbation.ts';
+import { activityName, tangentName } from '../../autodiff/forward-mode.ts';
 import type { Engine, Value } from '../../engine/engine.ts';
 import { loweringOf } from '../../engine/lowering.ts';
 import { extractStage } from '../../graph/stage.ts';
@@ -11,7 +12,8 @@ import { writeNoise } from '../../noise.ts';
 import type { Parameter } from '../../training/names.ts';
 import { dropoutsOf } from '../device/pass-design.ts';
 import { stepNames } from '../device/stage-graphs.ts';
-import { directionalGraph, withLoss } from '../device/tangent-design.ts';
+import { activityNoise } from '../device/stage-tangents.ts';
+import { activityPass, directionalGraph, withLoss } from '../device/tangent-design.ts';
 import type { RunSubject } from '../protocol/run-subject.ts';
 import { type TrainingSpec, tangentScaleOf } from '../protocol/training-spec.ts';
 import type { Step } from './delayed-step.ts';
@@ -23,6 +25,7 @@ export async function tangentStepOf(engine: Engine, subject: RunSubject, sampleC
   const { sequence, training, label } = subject;
   const layers = [0, sequence.layers.length] as const;
   const frozen = new Set(training.frozen);
+  if (training.forwardGradient?.perturbs === 'activations') return activityStepOf(engine, subject, sampleCount);
   const stage = withLoss(extractStage(sequence, ...layers, sampleCount), { training, label, sampleCount });
   const parameters = stage.graph.parameters.filter((name) => !frozen.has(name));
   const options = { inputs: [], parameters, outputs: [stepNames.loss], ...loweringOf(engine) };
@@ -32,6 +35,40 @@ export async function tangentStepOf(engine: Engine, subject: RunSubject, sampleC
     graphs: { bufferUpdates, parameterGradients: [] },
     dropouts: dropoutsOf(rest, { sequence, layers, sampleCount }),
   };
+}
+
+/** The same where activities move: its gradients are those of a backward pass in form. */
+async function activityStepOf(engine: Engine, subject: RunSubject, sampleCount: number): Promise<Step> {
+  const { sequence, training, label } = subject;
+  const layers = [0, sequence.layers.length] as const;
+  const frozen = new Set(training.frozen);
+  const stage = extractStage(sequence, ...layers, sampleCount);
+  const parameters = stage.graph.parameters.filter((name) => !frozen.has(name));
+  const given = { parameters, ...loweringOf(engine) };
+  const { graph, parts } = activityPass(stage, { training, label, sampleCount }, given);
+  const { bufferUpdates, ...rest } = parts.tangents;
+  return {
+    executable: await engine.compile(graph),
+    graphs: { bufferUpdates, parameterGradients: parameters },
+    dropouts: dropoutsOf(rest, { sequence, layers, sampleCount }),
+    activities: parts.activities,
+  };
+}
+
+/** The noise of a micro-batch's activities, by input of its graph. */
+export function activityFeeds(
+  training: TrainingSpec,
+  activities: readonly Activity[],
+  { round, firstSample }: { readonly round: number; readonly firstSample: number },
+): readonly (readonly [name: string, value: Tensor])[] {
+  const spec = defined(training.forwardGradient, 'what forward gradients need');
+  return activities.flatMap((activity) =>
+    Array.from({ length: spec.tangentCount }, (_, tangent) => {
+      const into = new Float32Array(elementCount(activity.shape));
+      writeNoise(into, activityNoise(activity, { spec, seed: training.seed, round, firstSample, tangent }));
+      return [tangentName(activityName(activity.value), tangent), wrap('float32', activity.shape, into)] as const;
+    }),
+  );
 }
 
 /** The directions of a round. */

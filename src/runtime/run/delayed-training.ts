@@ -21,7 +21,7 @@ import { batchAt, scaleOf } from '../protocol/round-batch.ts';
 import type { RunState } from '../protocol/run-state.ts';
 import type { RunSubject } from '../protocol/run-subject.ts';
 import { masksOf, type Step, stepOf } from './delayed-step.ts';
-import { Directions, tangentStepOf } from './delayed-tangents.ts';
+import { activityFeeds, Directions, tangentStepOf } from './delayed-tangents.ts';
 
 type Values = Record<string, Value>;
 
@@ -220,7 +220,7 @@ export class DelayedTraining {
     round: number,
     { first, inputs, labels }: { readonly first: number } & Batch,
   ): Promise<{ gradients: Values; loss: number; correctCount: number }> {
-    const { executable, graphs, dropouts } = await this.#step(labels.shape[0] as number);
+    const { executable, graphs, dropouts, activities } = await this.#step(labels.shape[0] as number);
     const { sequence, training } = this.#run.subject;
     const own: Values = {
       [stepNames.labels]: this.#engine.upload(labels),
@@ -235,8 +235,10 @@ export class DelayedTraining {
       sampleCount: labels.shape[0] as number,
     }))
       own[name] = this.#engine.upload(mask);
-    const directions = training.forwardGradient && new Directions(training, this.#trained, round);
-    for (const [name, value] of directions?.feeds() ?? []) own[name] = this.#engine.upload(value);
+    const isOfWeights = training.forwardGradient !== undefined && activities === undefined;
+    const directions = isOfWeights ? new Directions(training, this.#trained, round) : undefined;
+    const noise = activities && activityFeeds(training, activities, { round, firstSample: first });
+    for (const [name, value] of noise ?? directions?.feeds() ?? []) own[name] = this.#engine.upload(value);
     const results = pick(executable, [own, this.#read(round), this.#frozen, this.#buffers]);
     this.#releaseAll(own);
     for (const { buffer, output } of graphs.bufferUpdates) {

@@ -1,14 +1,17 @@
 // What of a model a run trains: the parameters that stay as they are (--freeze, --freeze-all-but), the tensors that are
 // parameters although nothing says so (--train), and the layers that follow from that.
 
+import { activitiesOf } from '../../autodiff/activity-perturbation.ts';
 import type { Plan } from '../../cluster/cluster.ts';
 import { InputError } from '../../errors.ts';
 import { freezeBatchNormalization, untieFrozen } from '../../graph/freeze.ts';
 import type { Graph, RunningVariance } from '../../graph/graph.ts';
 import { forwardOnlyCount, type LayerSequence, layers } from '../../graph/layers.ts';
 import type { WeightChoice } from '../../graph/onnx/parameters.ts';
+import { extractStage } from '../../graph/stage.ts';
 import type { LossKind } from '../../training/losses.ts';
 import { matching, patternExpression } from './parameter-patterns.ts';
+import type { PerturbedKind } from './settings.ts';
 import { tangentScales } from './tangent-scales.ts';
 import { outputOf } from './trained-output.ts';
 
@@ -25,6 +28,8 @@ export interface FineTuning {
   readonly onlyTrained?: ReadonlySet<string> | undefined;
   /** Of forward gradients: a factor of 0 freezes. Default: none. */
   readonly tangentScale?: readonly string[];
+  /** What forward gradients move. Default: weights. */
+  readonly perturb?: PerturbedKind;
   /** Default: as the model's producer has it. */
   readonly runningVariance?: RunningVariance;
 }
@@ -54,6 +59,7 @@ export function trainedLayers(
     train = [],
     onlyTrained,
     tangentScale = [],
+    perturb = 'weights',
     runningVariance = model.runningVariance,
   }: FineTuning,
   choices: readonly WeightChoice[] = [],
@@ -67,7 +73,7 @@ export function trainedLayers(
   const kept = open.parameters.filter((name) => named.has(name) || onlyTrained?.has(name) === false);
   const { graph: untied, frozen } = untieFrozen(open, kept);
   const trained = runningVariance === undefined ? untied : { ...untied, runningVariance };
-  const sequence = layers(freezeBatchNormalization(trained, frozen), { frozen });
+  const sequence = (perturb === 'weights' ? layersOf : togetherOf)(freezeBatchNormalization(trained, frozen), frozen);
   const { parameters } = sequence.graph;
   const used = frozen.filter((name) => parameters.includes(name));
   if (parameters.length > 0 && used.length === parameters.length) throw nothingLeft({ freezeAllBut });
@@ -78,6 +84,32 @@ export function trainedLayers(
         'and keep nothing.',
     );
   return { sequence, frozen: used, notes };
+}
+
+function layersOf(graph: Graph, frozen: readonly string[]): LayerSequence {
+  return layers(graph, { frozen });
+}
+
+/**
+ * The layers of a net whose activities move: all that is trained in the last one. Throws InputError where samples
+ * depend on each other, or what is trained gives no activity (activitiesOf).
+ */
+function togetherOf(graph: Graph, frozen: readonly string[]): LayerSequence {
+  const sequence = layers(graph, { frozen, isTrainedTogether: true });
+  const apart = layers(graph, { frozen });
+  const first = sequence.layers.length - 1;
+  if (apart.layers.slice(first).some(({ batchDependent }) => batchDependent))
+    throw new InputError(
+      '--perturb activations needs samples that do not depend on each other: give --batch-norm inference, or leave ' +
+        '--perturb out.',
+    );
+  const stage = extractStage(sequence, first, first + 1, sequence.fixedBatch ?? 2);
+  const isFrozen = new Set(frozen);
+  activitiesOf(
+    stage,
+    stage.graph.parameters.filter((name) => !isFrozen.has(name)),
+  );
+  return sequence;
 }
 
 /** The graph in which the tensors that match a pattern of --train are parameters, too, in the file's order. */

@@ -23,7 +23,9 @@ export interface FailedRound {
 }
 
 /** One clause: the first layer whose output is not finite, or that there is none. */
-export async function explainNotFinite(engine: Engine, subject: RunSubject, failed: FailedRound): Promise<string> {
+export async function explainNotFinite(engine: Engine, given: RunSubject, failed: FailedRound): Promise<string> {
+  const length = failed.batch.inputs[0]?.shape[1] ?? 0;
+  const subject = { ...given, sequence: given.sequence.shorter?.get(length) ?? given.sequence };
   const { parameter, buffer } = failed.state;
   const isSpoilt = (name: string): boolean =>
     firstNotFinite(defined(parameter.get(name) ?? buffer.get(name), name)) >= 0;

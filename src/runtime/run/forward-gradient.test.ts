@@ -6,15 +6,17 @@ import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { defined } from '../../assert.ts';
 import { createOnnxRuntimeNodeEngine } from '../../engine/node/onnxruntime-node.ts';
+import { GraphBuilder } from '../../graph/builder.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 import type { NoiseKind } from '../../noise.ts';
 import { loadDataset } from '../../storage/node/datasets.ts';
 import { type HandPlan, handPlan } from '../../testing/hand-plans.ts';
 import { type MemoryRun, runAlone, runCluster } from '../../testing/memory-cluster.ts';
-import { sgd } from '../../testing/training-subjects.ts';
+import { batchNormNet, sgd } from '../../testing/training-subjects.ts';
 import { gather } from '../../training/data/dataset.ts';
 import type { Batch } from '../coordinator/options.ts';
 import { loadModel } from '../host/models.ts';
+import { trainDelayed } from './delayed-training.ts';
 import { trainedLayers } from './fine-tuning.ts';
 import { bindToModel, labelCut, sizedByData } from './subject.ts';
 import { tangentScales } from './tangent-scales.ts';
@@ -28,6 +30,7 @@ interface Case {
   readonly lr: number;
   readonly scales?: Readonly<Record<string, readonly [alpha: number, epochs: number]>>;
   readonly staleness?: readonly number[];
+  readonly perturb?: 'activations';
   readonly losses: readonly number[];
 }
 
@@ -37,16 +40,20 @@ const { cases, seed, batch } = JSON.parse(readFileSync(`${folder}/expected.json`
   readonly seed: number;
   readonly batch: number;
 };
+const activities = (
+  JSON.parse(readFileSync(`${folder}/activities.json`, 'utf8')) as { readonly cases: readonly Case[] }
+).cases;
 const { train } = await loadDataset(`npy:${folder}/X.npy,${folder}/Y.npy`);
 const model = await loadModel(`${folder}/net.onnx`, 0);
 
 function runOf(
-  { tangent, tangents, optimizer, momentum, lr, scales = {}, losses }: Case,
+  { tangent, tangents, optimizer, momentum, lr, scales = {}, perturb, losses }: Case,
   more: { readonly difference?: number } = {},
 ): MemoryRun {
   const tangentScale = Object.entries(scales).map(([pattern, [alpha, epochs]]) => `${pattern}=${alpha}:${epochs}`);
   const tuning = { loss: 'cross-entropy', freeze: [], freezeAllBut: [], tangentScale } as const;
-  const { sequence, frozen } = trainedLayers(sizedByData(model.graph, train), tuning, model.choices);
+  const moved = perturb === undefined ? {} : { perturb };
+  const { sequence, frozen } = trainedLayers(sizedByData(model.graph, train), { ...tuning, ...moved }, model.choices);
   const dataset = bindToModel(train, sequence, tuning);
   const roundsPerEpoch = train.sampleCount / batch;
   const { graph } = sequence;
@@ -62,6 +69,7 @@ function runOf(
           kind: tangent,
           scales: tangentScales(graph.parameters, tangentScale).scales,
           roundsPerEpoch,
+          ...(perturb === undefined ? {} : { perturbs: perturb }),
           ...more,
         },
       },
@@ -154,4 +162,39 @@ test('derivatives from two forward passes are those of tangents, to the square o
     near,
     2e-3,
   );
+});
+
+for (const found of activities) {
+  test(`${found.name} on one device, and by the oracle`, async () => {
+    const run = runOf({ ...found, perturb: 'activations' });
+    const { sequence } = run.subject;
+    assert.equal(sequence.layers.at(-1)?.batchDependent, true);
+    checkLosses((await runAlone({ ...run, microBatchSize: batch / 2 })).losses, found);
+    const engine = await createOnnxRuntimeNodeEngine();
+    const stages = [{ layers: [0, sequence.layers.length], staleness: 0 }] as const;
+    const scales = { learningRate: () => found.lr, gradientScale: () => 1 };
+    const config = { firstRound: 0, endRound: found.losses.length, batchSize: batch, ...scales };
+    const { losses } = await trainDelayed(engine, { ...run, config, microBatchSize: batch / 4, stages });
+    await engine.close();
+    checkLosses(losses, found);
+  });
+}
+
+test('activities of the head behind two stages that are frozen', async () => {
+  const found = defined(activities[1], 'the case');
+  const run = runOf({ ...found, perturb: 'activations' });
+  const plan = handPlan(
+    { schedule: 'forward-gradient', cuts: [1, 2], shares: [[4], [3, 1], [4]], microBatchCount: 2 },
+    run.subject.sequence.layers.length,
+  );
+  checkLosses((await runCluster({ ...run, plan: { ...plan, tangentCount: found.tangents } })).losses, found);
+});
+
+test('activities are refused where samples or weights do not allow it', () => {
+  const b = new GraphBuilder('two readers', { seed: 1 });
+  const x = b.linear(b.input('x', 'float32', ['N', 4]), { name: 'a', outFeatures: 4 });
+  const twice = b.build([b.matMul(b.relu(x), 'a.weight')]);
+  const refused = { loss: 'cross-entropy', freeze: [], freezeAllBut: [], perturb: 'activations' } as const;
+  assert.throws(() => trainedLayers(twice, refused), /--perturb activations cannot train "a.weight".*reads it, too/);
+  assert.throws(() => trainedLayers(batchNormNet().graph, refused), /--batch-norm inference/);
 });

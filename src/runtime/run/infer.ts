@@ -23,6 +23,7 @@ import { profilePoints } from '../protocol/profile-points.ts';
 import type { RunSubject } from '../protocol/run-subject.ts';
 import type { TrainingSpec } from '../protocol/training-spec.ts';
 import { graphWeights } from './graph-weights.ts';
+import { checkInferenceMemory, plannedInferenceMiB } from './inference-memory.ts';
 import type { Comparison, InferenceRounds } from './inference-rounds.ts';
 import type { ClusterOptions, SessionHost } from './session.ts';
 import { checkBatchesFirst } from './subject.ts';
@@ -40,6 +41,8 @@ export interface InferenceSettings extends RoundSize {
   readonly objective: Objective;
   /** In how many bits activations travel. Absent: as they are. */
   readonly bits?: BitsWish;
+  /** Numbers of samples that micro-batches may have. */
+  readonly sizeCount: number;
 }
 
 /** A model that answers. */
@@ -154,28 +157,22 @@ export async function inferOn(
   }
 }
 
-function coordinatorOptions(
-  run: PreparedInference,
-  rounds: InferenceRounds,
-  { observe, clock }: InferenceEnvironment,
-): Omit<CoordinatorOptions, 'peerToken' | 'clock'> {
-  const { settings, sequence, plan: given } = run;
-  const workerCount = settings.cluster.localCount + settings.remoteCount;
-  const names = Array.from({ length: workerCount }, (_, index) => `worker-${index + 1}`);
-  const isMeasured = given === undefined && settings.planner !== unmeasuredPlanner;
-  const plan = given ?? (isMeasured ? undefined : compared(unmeasuredPlan(sequence, names, settings)));
-  const batchSize = plan?.batchSize ?? settings.batchSize;
-  const used = (found: Plan, planningMs: number): Plan => {
-    checkProgram(program(found), found);
-    const layerNames = sequence.layers.map(({ name }) => name);
-    observe({ kind: 'plan', plan: found, planningMs, layerNames });
-    return found;
-  };
-  if (plan !== undefined) used(plan, 0);
-  const planWith = (limitMs: number) => async (profile: Profile, cluster: Cluster, isOver: () => boolean) => {
+interface Planned {
+  readonly found: Plan;
+  readonly planningMs: number;
+}
+
+/** What plans within so many milliseconds, in slices. */
+function plannerOf(
+  { settings }: PreparedInference,
+  batchSize: number,
+  clock: Clock,
+): (limitMs: number) => (profile: Profile, cluster: Cluster, isOver: () => boolean) => Promise<Planned | undefined> {
+  return (limitMs) => async (profile, cluster, isOver) => {
     const startMs = clock.now();
     const input = {
       ...{ profile, cluster, batchSize, planner: settings.planner, objective: settings.objective },
+      sizeCount: settings.sizeCount,
       ...(settings.isMicroBatchGiven ? { microBatchSize: settings.microBatchSize } : {}),
     };
     const isTimeUp = (fraction = 1): boolean => clock.now() - startMs > fraction * limitMs;
@@ -185,6 +182,28 @@ function coordinatorOptions(
     const found = await runInSlices(steps, clock, isOver);
     return found && { found: compared(found), planningMs: clock.now() - startMs };
   };
+}
+
+function coordinatorOptions(
+  run: PreparedInference,
+  rounds: InferenceRounds,
+  { observe, clock }: InferenceEnvironment,
+): Omit<CoordinatorOptions, 'peerToken' | 'clock'> {
+  const { settings, sequence, plan: given } = run;
+  const workerCount = settings.cluster.localCount + settings.remoteCount;
+  const names = Array.from({ length: workerCount }, (_, index) => `worker-${index + 1}`);
+  const isMeasured = given === undefined && settings.planner !== unmeasuredPlanner;
+  const unpredicted = given ?? (isMeasured ? undefined : compared(unmeasuredPlan(sequence, names, settings)));
+  const plan = unpredicted && withMemory(unpredicted, run);
+  const batchSize = plan?.batchSize ?? settings.batchSize;
+  const used = (found: Plan, planningMs: number): Plan => {
+    checkProgram(program(found), found);
+    const layerNames = sequence.layers.map(({ name }) => name);
+    observe({ kind: 'plan', plan: found, planningMs, layerNames });
+    return found;
+  };
+  if (plan !== undefined) used(plan, 0);
+  const planWith = plannerOf(run, batchSize, clock);
   return {
     subject: subjectOf(run),
     weights: graphWeights(sequence),
@@ -200,6 +219,7 @@ function coordinatorOptions(
         }
       : {}),
     ...(plan === undefined ? {} : { givenPlan: plan }),
+    checkGiven: (fitted, cluster) => checkInferenceMemory(fitted, sequence, cluster),
     hooks: {
       batch: (round) => rounds.batch(round),
       onResults: (round, outputs) => rounds.results(round, outputs),
@@ -209,6 +229,14 @@ function coordinatorOptions(
     },
     machine: machineConfig(run, rounds, { workerCount, batchSize, planGiven: plan !== undefined }),
   };
+}
+
+/** The plan with what its devices hold, where that was not predicted. */
+function withMemory(plan: Plan, { sequence, settings }: PreparedInference): Plan {
+  const { predicted } = plan;
+  if (Object.keys(predicted.peakMemoryMiB).length > 0) return plan;
+  const peakMemoryMiB = plannedInferenceMiB(plan, sequence, settings.sizeCount);
+  return { ...plan, predicted: { ...predicted, peakMemoryMiB } };
 }
 
 /** When the outputs of a run are compared; undefined where activations travel as they are. */

@@ -18,8 +18,12 @@ export interface LoadedModel {
   readonly adapters?: readonly Adapter[];
   /** The only parameters that are trained. Absent: as the settings say. */
   readonly onlyTrained?: ReadonlySet<string>;
+  /** The graph, without its weights, for samples of so many tokens. Absent: the inputs' sizes are all that changes. */
+  atLength?(length: number): Graph;
   /** Parameters of a pretrained net that it had not: their weights are fresh. Absent: none. */
   readonly newNames?: readonly string[];
+  /** PEFT's name of a weight or a module of the graph. Absent: the same. */
+  moduleName?(name: string): string;
   /**
    * The ONNX model with these parameters and buffers and entries of metadata, for inference: the user's own file but
    * for these.

@@ -66,7 +66,7 @@ export async function trainHere(
     const update = { learningRate: config.learningRate(round), step: round + 1 };
     const batch = batchAt(config, round);
     const planned = isClipped ? undefined : { ...update, gradientScale: batch.factor };
-    const part = await partOf({ program: device, stage }, plan, batch.sampleCount);
+    const part = await partOf({ program: device, stage }, plan, batch);
     const running = runRound(part.program, part.stage, round, {
       clock,
       send: () => Promise.reject(new RunError('A single device has nobody to send to.')),

@@ -5,6 +5,7 @@ import { defined } from '../../assert.ts';
 import { differentiate } from '../../autodiff/differentiate.ts';
 import type { Cluster, Plan } from '../../cluster/cluster.ts';
 import { InputError } from '../../errors.ts';
+import type { Graph } from '../../graph/graph.ts';
 import { bufferBytes, type LayerSequence, parameterBytes } from '../../graph/layers.ts';
 import { extractStage } from '../../graph/stage.ts';
 import { sameShape, type Tensor } from '../../graph/tensor.ts';
@@ -27,12 +28,13 @@ import type { RoundBatches } from '../protocol/round-batch.ts';
 import type { RunState } from '../protocol/run-state.ts';
 import type { RunSubject } from '../protocol/run-subject.ts';
 import type { TrainingSpec } from '../protocol/training-spec.ts';
-import { batchesOf, batchOrder, comingRestSize, leftOut } from './batches.ts';
+import { batchesOf, batchOrder, comingRestSize, leftOut, paddingNotes } from './batches.ts';
 import { checkBest } from './best-metric.ts';
-import { trainedLayers } from './fine-tuning.ts';
+import { type TrainedLayers, trainedLayers } from './fine-tuning.ts';
 import type { LoadedModel } from './loaded-model.ts';
 import { overSequences } from './sequences.ts';
 import { autoSchedule, correctionIn, rampOf, recoveryOf, type TrainSettings } from './settings.ts';
+import { withShorter } from './shorter.ts';
 import { bindToModel, labelCut, sizedByData, withSoftening } from './subject.ts';
 import { tangentScales } from './tangent-scales.ts';
 
@@ -70,14 +72,13 @@ export type HostCheck = (settings: Pick<TrainSettings, 'host' | 'advertise' | 't
 export function prepareRunOn(checkHost: HostCheck, given: SessionInput): PreparedRun {
   const input = overSequences(given);
   const { settings, model, checkpoint, test } = input;
-  const { sequence, frozen, notes } = trainedLayers(
-    sizedByData(model.graph, input.train),
-    { ...settings, onlyTrained: model.onlyTrained },
-    model.choices,
-  );
-  const dataset = withSoftening(bindToModel(input.train, sequence, settings), sequence, settings);
-  if (test !== undefined) bindToModel(test, sequence, settings);
-  const order = batchOrder(dataset, settings, sequence);
+  const trained = (graph: Graph): TrainedLayers =>
+    trainedLayers(graph, { ...settings, onlyTrained: model.onlyTrained }, model.choices);
+  const { sequence: usual, frozen, notes } = trained(sizedByData(model.graph, input.train));
+  const dataset = withSoftening(bindToModel(input.train, usual, settings), usual, settings);
+  if (test !== undefined) bindToModel(test, usual, settings);
+  const order = batchOrder(dataset, settings, usual);
+  const sequence = withShorter(usual, input, { order, layersOf: (graph) => trained(graph).sequence });
   const hasIgnored = dataset.labels.ignored !== undefined;
   const training = {
     ...trainingSpec(settings, sequence, { frozen, hasIgnored, restSize: comingRestSize(order, settings) }),
@@ -91,7 +92,8 @@ export function prepareRunOn(checkHost: HostCheck, given: SessionInput): Prepare
   checkTrainable(subject, settings);
   checkDistribution(input, sequence, checkHost);
   const left = leftOut(order, settings, sequence);
-  return { ...input, subject, dataset, order, machine, notes: [...model.notes, ...notes, ...left] };
+  const told = [...model.notes, ...notes, ...left, ...paddingNotes(order)];
+  return { ...input, subject, dataset, order, machine, notes: told };
 }
 
 /** Tests of a run that does not say how often: after every epoch, or every few. */
@@ -203,14 +205,15 @@ function forwardGradientOf(
   { graph }: LayerSequence,
   perEpoch: number,
 ): Pick<TrainingSpec, 'forwardGradient'> {
-  const { mode, tangents, tangent, tangentScale, tangentDifference: difference } = settings;
+  const { mode, tangents, tangent, tangentScale, perturb, tangentDifference: difference } = settings;
   if (mode !== 'forward-gradient' && (mode !== undefined || plan?.schedule !== 'forward-gradient')) return {};
   const { scales } = tangentScales(graph.parameters, tangentScale);
   const tangentCount = plan?.tangentCount ?? tangents;
   if (difference !== undefined && tangentCount > 1)
     throw new InputError('--tangent-difference moves along one direction a round: leave out --tangents.');
   const step = difference === undefined ? {} : { difference };
-  return { forwardGradient: { tangentCount, kind: tangent, scales, roundsPerEpoch: perEpoch, ...step } };
+  const moved = perturb === 'activations' ? { perturbs: perturb } : {};
+  return { forwardGradient: { tangentCount, kind: tangent, scales, roundsPerEpoch: perEpoch, ...moved, ...step } };
 }
 
 function initialRunState({ graph }: LayerSequence): RunState {

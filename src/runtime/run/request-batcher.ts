@@ -55,6 +55,14 @@ export class RequestBatcher {
     this.#options = options;
   }
 
+  /** The numbers of samples that rounds have, the largest first. */
+  get roundSizes(): readonly number[] {
+    const { batchSize, fixedBatch } = this.#options;
+    if (fixedBatch !== undefined) return [batchSize];
+    const powers = Array.from({ length: Math.ceil(Math.log2(batchSize)) }, (_, power) => 2 ** power);
+    return [batchSize, ...powers.reverse()];
+  }
+
   /** Samples that wait. */
   get queuedCount(): number {
     return this.#queuedCount;

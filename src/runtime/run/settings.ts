@@ -8,6 +8,7 @@ import type { CompressMode } from '../../planner/compress.ts';
 import type { DataSettings } from '../../training/data/data-settings.ts';
 import type { LossKind } from '../../training/losses.ts';
 import type { StalenessCorrection } from '../../training/staleness.ts';
+import type { OptimizerKind } from '../../training/update-rules.ts';
 import { type RecoveryName, type RecoveryPolicy, recoveryPolicies } from '../knowledge/recovery-policies.ts';
 import type { Thoroughness } from '../protocol/profile-points.ts';
 import type { BestMetric } from './best-metric.ts';
@@ -19,6 +20,11 @@ export const autoSchedule = 'auto';
 export const trainModes = ['sync', 'async', 'forward-gradient', 'auto'] as const;
 
 export type TrainMode = (typeof trainModes)[number];
+
+/** What forward gradients move: weights, or what the layers with trained weights give. */
+export const perturbedKinds = ['weights', 'activations'] as const;
+
+export type PerturbedKind = (typeof perturbedKinds)[number];
 
 /** All settings with their effective values. Absent ones have no default. */
 export interface TrainSettings extends DataSettings {
@@ -45,7 +51,7 @@ export interface TrainSettings extends DataSettings {
   readonly microBatch?: number;
   readonly epochs?: number;
   readonly steps?: number;
-  readonly optimizer: 'sgd' | 'adam' | 'adamw';
+  readonly optimizer: OptimizerKind;
   readonly lr: number;
   readonly lrSchedule: string;
   readonly momentum: number;
@@ -95,6 +101,8 @@ export interface TrainSettings extends DataSettings {
   readonly tangents: number;
   readonly tangent: NoiseKind;
   readonly tangentScale: readonly string[];
+  /** Of forward gradients: what is moved (activity-perturbation.ts). */
+  readonly perturb: PerturbedKind;
   /** Of forward gradients: the step of two forward passes in place of tangents. Absent: tangents. */
   readonly tangentDifference?: number;
   /** Of forward gradients: `OUT=IN`, what steps of sequences hand to the next (sequences.ts). None: no sequences. */
@@ -152,7 +160,7 @@ export function recoveryOf({ recovery, mode, planner }: TrainSettings): Recovery
 /**
  * What makes up for old weights in an asynchronous run: nesterov, which was never worse than nothing
  * (bench/results/2026-11-28-async-accuracy.md), unless another is asked for, by name or by the papers' own remedies
- * (aggregation, FTPipeHD's planner), or the optimizer has no momentum.
+ * (aggregation, FTPipeHD's planner), or the optimizer has no momentum that gradients go into whole.
  */
 export function correctionIn(
   settings: Pick<TrainSettings, 'stalenessCorrection' | 'aggregate' | 'planner' | 'optimizer' | 'momentum'>,
@@ -160,7 +168,7 @@ export function correctionIn(
   const { stalenessCorrection, aggregate, planner, optimizer, momentum } = settings;
   if (stalenessCorrection !== undefined) return stalenessCorrection;
   const hasOther = aggregate > 0 || planner === 'ftpipehd';
-  return hasOther || (optimizer === 'sgd' && momentum === 0) ? 'none' : 'nesterov';
+  return hasOther || optimizer === 'lion' || (optimizer === 'sgd' && momentum === 0) ? 'none' : 'nesterov';
 }
 
 /** Of a run, the rounds in which the learning rate of stale stages rises to what was asked for. */

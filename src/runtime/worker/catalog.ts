@@ -25,9 +25,12 @@ const maxOptimizerKinds = 3;
 export class Catalog {
   readonly #layers: LayerSequence['layers'];
   readonly #places = new Map<string, Place>();
+  readonly #frozen: ReadonlySet<string>;
 
-  constructor({ graph, layers }: LayerSequence) {
+  /** `frozen`: parameters that are not trained. */
+  constructor({ graph, layers }: LayerSequence, frozen: readonly string[] = []) {
     this.#layers = layers;
+    this.#frozen = new Set(frozen);
     for (const [layer, { parameters, buffers }] of layers.entries()) {
       for (const [role, names] of [
         ['parameter', parameters],
@@ -42,6 +45,16 @@ export class Catalog {
   /** The parameters and buffers of layers [first, end). */
   names([first, end]: LayerRange): ReadonlySet<string> {
     return new Set(this.#layers.slice(first, end).flatMap(({ parameters, buffers }) => [...parameters, ...buffers]));
+  }
+
+  /** Those of layers [first, end) that training changes: all but frozen parameters. */
+  changing(range: LayerRange): ReadonlySet<string> {
+    return new Set([...this.names(range)].filter((name) => !this.#frozen.has(name)));
+  }
+
+  /** The frozen parameters of layers [first, end): as the coordinator has them, in every version. */
+  frozen(range: LayerRange): ReadonlySet<string> {
+    return new Set([...this.names(range)].filter((name) => this.#frozen.has(name)));
   }
 
   /** The most bytes that the state of layers [first, end) takes, optimizer state included. */

@@ -1,5 +1,6 @@
 // Copies of a stage's state that leave a layout while it runs: to the stage's backup (Asteroid §3.4, topology-driven
-// replication) and, as a snapshot, to the coordinator; and the copies that this device keeps for others.
+// replication) and, as a snapshot, to the coordinator; and the copies that this device keeps for others. Frozen weights
+// are in none of them: they never change, and the coordinator has them.
 
 import { ProtocolError } from '../../errors.ts';
 import type { Frame } from '../../transport/link.ts';
@@ -29,15 +30,16 @@ export function startDueCopy(context: WorkerContext, layout: Layout, peers: Send
 }
 
 /** Sends a copy of a version, as far as it differs from the one that the backup has; with the lowest priority. */
-async function sendCopy({ session }: WorkerContext, layout: Layout, round: number, peers: Sender): Promise<void> {
-  const { epoch, topology, failure } = session;
+async function sendCopy(context: WorkerContext, layout: Layout, round: number, peers: Sender): Promise<void> {
+  const { epoch, topology, failure } = context.session;
   const to = topology?.backup;
   if (to === undefined) return;
   await failure.guard(layout.complete);
   const base = layout.copiedRound;
   layout.copiedRound = round;
   let count = 0;
-  const entries = layout.stage.state({ round, ...(base === undefined ? {} : { since: base }) });
+  const names = context.modelFor('round').catalog.changing(layout.program.layers);
+  const entries = layout.stage.state({ round, names, ...(base === undefined ? {} : { since: base }) });
   for await (const { role, name, value } of guarded(entries, failure)) {
     await failure.guard(peers.send(to, message('replica', { role, name }, [value], { epoch, round }), 'bulk'));
     count++;
@@ -89,9 +91,7 @@ export async function snapshot(
   const { session } = context;
   const { failure } = session;
   const { stage, complete, program } = context.running('snapshot');
-  const { catalog, training } = context.modelFor('snapshot');
-  const names = new Set(catalog.names(program.layers));
-  for (const name of training.frozen) names.delete(name);
+  const names = context.modelFor('snapshot').catalog.changing(program.layers);
   await failure.guard(Promise.all([committed, complete]));
   for await (const { role, name, value } of guarded(withState ? stage.state({ round, names }) : noEntries(), failure))
     await failure.guard(context.send('state', { role, name }, [value], session));

@@ -2,10 +2,11 @@
 // from the engine at once, before the device compiles its own stage: others need not wait for that. Weights have the
 // priority of pipeline data, the optimizer's state goes behind it.
 
-import type { Move } from '../../planner/replan/moves.ts';
+import type { Delivery, Move } from '../../planner/replan/moves.ts';
 import type { Frame, Priority } from '../../transport/link.ts';
 import type { Failure } from '../protocol/failure.ts';
 import { message, type StatePart, stateParts } from '../protocol/messages.ts';
+import type { Catalog } from './catalog.ts';
 import type { EarlyEntries } from './layout-session.ts';
 import type { Model } from './model.ts';
 
@@ -22,6 +23,8 @@ export interface DeparturesOptions {
   readonly name: string;
   /** All state that travels in this change. */
   readonly moves: readonly Move[];
+  /** Layers whose frozen weights the coordinator sends. */
+  readonly frozen: readonly Delivery[];
   /** Rounds committed. */
   readonly round: number;
   readonly failure: Failure;
@@ -32,16 +35,16 @@ export class Departures {
   readonly #round: number;
   readonly #leaving: Readonly<Record<StatePart, readonly Leaving[]>>;
 
-  constructor({ layouts, catalog }: Model, { name, moves, round, failure }: DeparturesOptions) {
+  constructor({ layouts, catalog }: Model, { name, moves, frozen, round, failure }: DeparturesOptions) {
     this.#round = round;
     const leaving = (part: StatePart): readonly Leaving[] =>
       moves
         .filter(({ from }) => from === name)
-        .map(({ layers, to }) => ({
-          layers,
-          to,
-          entries: layouts.held({ names: catalog.names(layers), round, part }, failure),
-        }));
+        .map(({ layers, to }) => {
+          const names = new Set(catalog.names(layers));
+          for (const name of frozenFor(to, frozen, catalog)) names.delete(name);
+          return { layers, to, entries: layouts.held({ names, round, part }, failure) };
+        });
     this.#leaving = Object.fromEntries(stateParts.map((part) => [part, leaving(part)])) as Record<
       StatePart,
       readonly Leaving[]
@@ -71,4 +74,9 @@ export class Departures {
   close(): void {
     for (const { entries } of Object.values(this.#leaving).flat()) entries.close();
   }
+}
+
+/** The frozen weights that the coordinator sends to a device. */
+export function frozenFor(device: string, frozen: readonly Delivery[], catalog: Catalog): readonly string[] {
+  return frozen.filter(({ to }) => to === device).flatMap(({ layers }) => [...catalog.frozen(layers)]);
 }

@@ -5,7 +5,6 @@
 import { defined } from '../../assert.ts';
 import type { Plan } from '../../cluster/cluster.ts';
 import { ProtocolError } from '../../errors.ts';
-import type { Move } from '../../planner/replan/moves.ts';
 import type { DeviceProgram } from '../../schedule/program.ts';
 import { commitWindow } from '../../schedule/staleness.ts';
 import { createStage } from '../device/create-stage.ts';
@@ -17,7 +16,7 @@ import { weightKeeping } from '../device/weight-files.ts';
 import type { StatePart, ToWorker } from '../protocol/messages.ts';
 import { Arrivals } from './arrivals.ts';
 import type { WorkerContext } from './context.ts';
-import { Departures } from './departures.ts';
+import { Departures, frozenFor } from './departures.ts';
 import { checkedProgram, Layout, stageIdentity, topologyOf } from './layout.ts';
 import { Superseded, sessionOf } from './layout-session.ts';
 import type { Links } from './links.ts';
@@ -55,20 +54,23 @@ export function announce(
 export async function establish(
   context: WorkerContext,
   links: Links,
-  { plan, round, moves, peers, window = 1 }: ToWorker['deploy'],
+  { plan, round, moves, frozen = [], peers, window = 1 }: ToWorker['deploy'],
 ): Promise<void> {
   const { name, engine } = context.options;
   const model = context.modelFor('deploy');
   const { arrivals, program, epoch, failure } = context.session;
   model.layouts.returnTo(round);
-  const departures = new Departures(model, { name, moves, round, failure });
+  const departures = new Departures(model, { name, moves, frozen, round, failure });
   const send = (part: StatePart): Promise<void> =>
     departures.send(part, epoch, (to, frame, priority) => context.guard(links.peers.send(to, frame, priority)));
   const sent = links.connectPartners(peers).then(() => send('weights'));
   const done = context.guard(sent.then(() => send('optimizer')));
   context.inBackground(done.finally(() => departures.close()));
-  if (program !== undefined)
-    await place(context, program, plan, { round, window, arriving: moves.filter(({ to }) => to === name) });
+  if (program !== undefined) {
+    const coming = moves.filter(({ to }) => to === name).flatMap(({ layers }) => [...model.catalog.names(layers)]);
+    const arriving = new Set([...coming, ...frozenFor(name, frozen, model.catalog)]);
+    await place(context, program, plan, { round, window, arriving });
+  }
   await context.guard(context.explained(Promise.all([sent, arrivals?.weights])));
   if (model.layouts.current !== undefined) await ready(context, model.layouts.current);
   await context.send('deployed', { valueBytes: engine.valueBytes() });
@@ -85,7 +87,11 @@ async function place(
   context: WorkerContext,
   program: DeviceProgram,
   plan: Plan,
-  { round, window, arriving }: { readonly round: number; readonly window: number; readonly arriving: readonly Move[] },
+  {
+    round,
+    window,
+    arriving,
+  }: { readonly round: number; readonly window: number; readonly arriving: ReadonlySet<string> },
 ): Promise<void> {
   const model = context.modelFor('deploy');
   const { catalog, layouts } = model;
@@ -102,8 +108,7 @@ async function place(
   };
   if (same !== undefined) begin(same.stage).begin(undefined);
   else {
-    const own = new Set(catalog.names(program.layers));
-    for (const { layers } of arriving) for (const name of catalog.names(layers)) own.delete(name);
+    const own = new Set([...catalog.names(program.layers)].filter((name) => !arriving.has(name)));
     const staying = layouts.held({ names: own, round }, failure);
     try {
       const { stage } = begin(await newStage(context, options));

@@ -30,6 +30,12 @@ export interface Topology {
   readonly kept: readonly KeptCopy[];
 }
 
+/** What of a round is not as usual. */
+interface RoundShape {
+  readonly sampleCount?: number | undefined;
+  readonly length?: number | undefined;
+}
+
 /** A device's part in a layout. */
 export class Layout implements RoundPart {
   readonly plan: PlanLayout;
@@ -78,16 +84,18 @@ export class Layout implements RoundPart {
   }
 
   /**
-   * This device's part of a round of fewer samples than the plan's batch; compiled when it is first asked for. Rejects
-   * with ProtocolError if there are not fewer.
+   * This device's part of a round of fewer samples than the plan's batch, or of shorter ones; compiled when it is first
+   * asked for. Rejects with ProtocolError for a round of another kind.
    */
-  async rest(sampleCount: number): Promise<RoundPart> {
+  async unusual({ sampleCount, length }: RoundShape): Promise<RoundPart> {
     const { batchSize } = this.plan;
-    if (sampleCount >= batchSize)
+    if (sampleCount !== undefined && (sampleCount >= batchSize || length !== undefined))
       throw new ProtocolError(
         `The coordinator sent a smaller round of ${sampleCount} samples; a batch has ${batchSize}.`,
       );
-    return partOf(this, this.plan, sampleCount);
+    if (length !== undefined && this.stage.lengths?.includes(length) !== true)
+      throw new ProtocolError(`The coordinator sent samples of ${length} tokens, and no model for them.`);
+    return partOf(this, this.plan, { sampleCount: sampleCount ?? batchSize, length });
   }
 
   /** Keeps version `round` until it is released. */

@@ -92,9 +92,12 @@ export class Links {
     this.#peers.expectSilence(true);
   }
 
-  /** A round of the layout may begin. For one of fewer samples devices may have to compile, until it has committed. */
-  roundBegins({ round, sampleCount }: Pick<ToWorker['round'], 'round' | 'sampleCount'>): void {
-    if (sampleCount !== undefined) this.#smallerRound = round;
+  /**
+   * A round of the layout may begin. For one of fewer or shorter samples devices may have to compile, until it has
+   * committed.
+   */
+  roundBegins({ round, sampleCount, length }: Pick<ToWorker['round'], 'round' | 'sampleCount' | 'length'>): void {
+    if (sampleCount !== undefined || length !== undefined) this.#smallerRound = round;
     this.#peers.expectSilence(this.#smallerRound >= 0);
   }
 

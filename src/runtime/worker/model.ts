@@ -1,10 +1,11 @@
 // The model of a run on a worker, read from what the coordinator sent.
 
 import { ProtocolError, RunError } from '../../errors.ts';
-import { type CutTensor, type LayerSequence, layers } from '../../graph/layers.ts';
+import { type CutTensor, haveSameLayers, type LayerSequence, layers } from '../../graph/layers.ts';
 import { wrap } from '../../graph/tensor.ts';
 import type { Frame } from '../../transport/link.ts';
-import type { ModelMessage, ToWorker } from '../protocol/messages.ts';
+import type { ToWorker } from '../protocol/messages.ts';
+import type { ModelMessage } from '../protocol/model-message.ts';
 import { decodeModel } from '../protocol/model-transfer.ts';
 import type { TrainingSpec } from '../protocol/training-spec.ts';
 import { Catalog } from './catalog.ts';
@@ -44,7 +45,7 @@ export function receiveModel(
   }
   const { labelType: type, labelShape, training } = control;
   const label: CutTensor = { name: 'label', type, shape: ['N', ...labelShape], batchAxis: 0, differentiable: false };
-  const catalog = new Catalog(sequence);
+  const catalog = new Catalog(sequence, training.frozen);
   const replicas = new Replicas(catalog);
   const graph = frame.tensors?.[0]?.data;
   return {
@@ -56,12 +57,23 @@ export function receiveModel(
 /** Reads the model in another thread or process of this device, from `Model.message` and `Model.graph`. */
 export function modelOf(control: ModelMessage, graph: Uint8Array): Model {
   const tensors = [wrap('uint8', [graph.length], graph)];
-  return receiveModel(control, { kind: 'model', epoch: 0, round: -1, microBatch: -1, tensors });
+  const { lengths: _, ...usual } = control;
+  return receiveModel(usual, { kind: 'model', epoch: 0, round: -1, microBatch: -1, tensors });
 }
 
 function readModel(control: ModelMessage, frame: Frame): LayerSequence {
-  const { frozen, isInference = false } = control.training;
-  return layers(decodeModel(control, frame), { frozen, outputs: isInference ? 'all' : 'first' });
+  const { training, lengths = [] } = control;
+  const { frozen, isInference = false, forwardGradient } = training;
+  const isTrainedTogether = forwardGradient?.perturbs === 'activations';
+  const options = { frozen, isTrainedTogether, outputs: isInference ? 'all' : 'first' } as const;
+  const sequenceAt = (index: number): LayerSequence => layers(decodeModel(control, frame, index), options);
+  const usual = sequenceAt(0);
+  if (lengths.length === 0) return usual;
+  const shorter = lengths.map((length, index) => [length, sequenceAt(index + 1)] as const);
+  for (const [length, sequence] of shorter)
+    if (!haveSameLayers(usual, sequence))
+      throw new ProtocolError(`The coordinator sent a model for ${length} tokens that has other layers.`);
+  return { ...usual, shorter: new Map(shorter) };
 }
 
 /** A value that an earlier message must have brought. Throws ProtocolError if it has not. */

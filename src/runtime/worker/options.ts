@@ -13,7 +13,7 @@ import type { MeasuredProfile, ProfileOptions } from '../device/measure/measurem
 import type { StagePort } from '../device/stage.ts';
 import type { StageOptions } from '../device/stage-graphs.ts';
 import type { WeightFiles } from '../device/weight-files.ts';
-import type { ModelMessage } from '../protocol/messages.ts';
+import type { ModelMessage } from '../protocol/model-message.ts';
 import type { ProcessLoad } from '../protocol/process-load.ts';
 import type { Model } from './model.ts';
 import type { PeerNetwork } from './peers.ts';

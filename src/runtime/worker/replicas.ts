@@ -1,5 +1,5 @@
 // Copies of other devices' stages (Asteroid §3.4, topology-driven replication), kept outside the engine until newer
-// ones are complete everywhere. An incoming copy does not touch the one before.
+// ones are complete everywhere. An incoming copy does not touch the one before. Frozen weights are in none.
 
 import { ProtocolError } from '../../errors.ts';
 import type { Tensor } from '../../graph/tensor.ts';
@@ -22,8 +22,8 @@ export class Replicas {
   }
 
   /**
-   * A piece of the copy of layers [first, end) after `round` rounds. Throws ProtocolError if it is of other layers, or
-   * came before.
+   * A piece of the copy of layers [first, end) after `round` rounds. Throws ProtocolError if it is of other layers,
+   * frozen, or came before.
    */
   add(
     from: string,
@@ -36,7 +36,8 @@ export class Replicas {
     const { copy } = known?.round === round ? known : { copy: new Map<string, StateEntry>() };
     this.#incoming.set(from, { round, copy });
     const key = entryKey(entry);
-    if (value === undefined || layer < layers[0] || layer >= layers[1] || copy.has(key))
+    const isChanging = this.#catalog.changing([layer, layer + 1]).has(ownerName(entry));
+    if (value === undefined || layer < layers[0] || layer >= layers[1] || !isChanging || copy.has(key))
       throw new ProtocolError(
         `${from} sent the ${entry.role} ${entry.name} for a copy of layers ${layers[0]} to ${layers[1]}.`,
       );
@@ -57,7 +58,7 @@ export class Replicas {
     this.#incoming.delete(from);
     if (incoming.size !== count)
       throw new ProtocolError(`${from} sent ${incoming.size} pieces of a copy and said ${count}.`);
-    const names = this.#catalog.names(layers);
+    const names = this.#catalog.changing(layers);
     const former = base < 0 ? new Map<string, StateEntry>() : this.#complete.get(base);
     for (const [key, entry] of former ?? [])
       if (names.has(ownerName(entry)) && !incoming.has(key)) incoming.set(key, entry);
@@ -95,6 +96,6 @@ export class Replicas {
   }
 }
 
-function ownerName({ role, name }: StateEntry): string {
+function ownerName({ role, name }: Pick<StateEntry, 'role' | 'name'>): string {
   return role === 'optimizer' ? optimizedParameter(name) : name;
 }

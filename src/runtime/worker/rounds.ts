@@ -47,7 +47,8 @@ export class Rounds {
    * Queues a round; resolves when the next one can begin. Without clipping the update is queued at once, and the next
    * round behind it, while the sums are on their way and the coordinator decides.
    */
-  async run({ round, learningRate, replicate, sampleCount, factor = 1 }: ToWorker['round']): Promise<void> {
+  async run(control: ToWorker['round']): Promise<void> {
+    const { round, learningRate, replicate, sampleCount, factor = 1, length } = control;
     const context = this.#context;
     const { peers, work, statistics, window } = this.#options;
     const layout = context.running('round');
@@ -59,7 +60,8 @@ export class Rounds {
     const plannedUpdate = isClipped ? undefined : { ...update, gradientScale: factor };
     if (replicate) copyWhenCommitted(context, layout, round, peers);
     const ahead = this.#commits.of(round - window);
-    const part = sampleCount === undefined ? layout : await context.guard(layout.rest(sampleCount));
+    const isUsual = sampleCount === undefined && length === undefined;
+    const part = isUsual ? layout : await context.guard(layout.unusual({ sampleCount, length }));
     if (isUpdateImmediate(part.program)) await context.guard(layout.complete);
     const { outcome } = await runRound(part.program, part.stage, round, {
       clock: context.options.clock,
@@ -76,13 +78,13 @@ export class Rounds {
         },
       },
       processWorkMs: () => work.processMs(),
-      isUntraced: sampleCount !== undefined,
+      isUntraced: !isUsual,
     }).catch((error: unknown) => context.waitForVerdict(error));
     const committed = this.#commits.expect(round, (gradientScale) => {
       if (isClipped) layout.stage.update({ ...update, gradientScale });
     });
     // Not waited for: the next round can begin. A failure ends the run.
-    const isShown = sampleCount === undefined && isTraced(round);
+    const isShown = isUsual && isTraced(round);
     this.#report(session, { round, outcome, isShown }).catch((error: unknown) => session.failure.fail(error));
     if (isClipped) await context.guard(committed);
     statistics.roundIsQueued();

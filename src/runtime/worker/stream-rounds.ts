@@ -10,6 +10,7 @@
 // forward pass that reads the version that this makes waits for it.
 
 import { defined } from '../../assert.ts';
+import { ProtocolError } from '../../errors.ts';
 import { updateWindow } from '../../schedule/staleness.ts';
 import { DeviceStream } from '../device/device-stream.ts';
 import type { RoundTotals } from '../device/round-sums.ts';
@@ -51,12 +52,13 @@ export class StreamRounds {
   /** A round may begin: runs the tick in which it does. */
   async run(control: Control): Promise<void> {
     const context = this.#context;
-    const { round, replicate, sampleCount } = control;
+    const { round, replicate, sampleCount, length } = control;
     const layout = context.running('round');
     const running = this.#runningOf(layout);
+    if (length !== undefined) throw new ProtocolError('The coordinator sent samples of another length in a stream.');
     if (replicate) copyWhenCommitted(context, layout, round, this.#options.peers);
     running.controls.set(round, control);
-    const rest = sampleCount === undefined ? undefined : await context.guard(layout.rest(sampleCount));
+    const rest = sampleCount === undefined ? undefined : await context.guard(layout.unusual({ sampleCount }));
     running.stream.add(round, rest);
     this.#options.statistics.roundBegins();
     await this.#tick(running, round - running.stream.offsets[1]);

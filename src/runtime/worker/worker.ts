@@ -5,7 +5,7 @@
 import { RunError } from '../../errors.ts';
 import type { Frame } from '../../transport/link.ts';
 import { feedName } from '../device/pieces.ts';
-import type { ModelMessage } from '../protocol/messages.ts';
+import type { ModelMessage } from '../protocol/model-message.ts';
 import { Commits } from './commits.ts';
 import { WorkerContext } from './context.ts';
 import { snapshot } from './copies.ts';

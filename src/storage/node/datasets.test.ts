@@ -14,9 +14,8 @@ import { type Dataset, gather } from '../../training/data/dataset.ts';
 import { writeIdx } from '../../training/data/idx.ts';
 import { checkLabels } from '../../training/data/labels.ts';
 import { writeNpy } from '../../training/data/npy.ts';
+import { cacheFolder } from './cache-folder.ts';
 import { loadDataset } from './datasets.ts';
-import { cacheFolder } from './digits-cache.ts';
-import { nodeDisk } from './disk.ts';
 
 async function inTemporaryFolder(use: (folder: string) => Promise<void>): Promise<void> {
   const folder = await mkdtemp(join(tmpdir(), 'asteroid-data-'));
@@ -159,64 +158,23 @@ test('a missing or damaged file, a folder, and images are one clear error each',
     );
   }));
 
-test('mnist: 8,500 and 1,500 real digits, each in proportion; cached as idx files, by two at once', () =>
-  inTemporaryFolder(async (cache) => {
-    const loaded = await Promise.all([loadDataset('mnist', { cache }), loadDataset('mnist', { cache })]);
-    const [{ train, test: held }] = loaded;
-    assert.ok(held !== undefined);
-    assert.deepEqual([train.sampleCount, held.sampleCount, train.classCount], [8500, 1500, 10]);
-    assert.deepEqual(train.inputs[0]?.values.shape, [8500, 1, 28, 28]);
-    checkLabels(train, 10);
-    const countsOf = (dataset: Dataset): number[] =>
-      Array.from(
-        { length: 10 },
-        (_, digit) => toNumbers(dataset.labels.values).filter((label) => label === digit).length,
-      );
-    assert.deepEqual(countsOf(held), [150, 169, 149, 155, 147, 129, 152, 160, 142, 147]);
-    countsOf(train).forEach((count, digit) => {
-      const share = (countsOf(held)[digit] ?? 0) / (count + (countsOf(held)[digit] ?? 0));
-      assert.ok(Math.abs(share - 0.15) < 0.001, `digit ${digit}: ${share}`);
-    });
-    const folder = join(cache, 'mnist-digits-1');
-    assert.deepEqual(await nodeDisk.list(folder), [
-      't10k-images-idx3-ubyte',
-      't10k-labels-idx1-ubyte',
-      'train-images-idx3-ubyte',
-      'train-labels-idx1-ubyte',
-    ]);
-    // From the cache: no package needed.
-    const fromCache = await loadDataset('mnist', { cache, digits: '/none' });
-    assert.deepEqual(fromCache, loaded[0]);
-    assert.deepEqual(loaded[1], loaded[0]);
-    assert.deepEqual(
-      toNumbers((await loadDataset(`idx:${folder}`)).train.labels.values).slice(0, 20),
-      toNumbers(train.labels.values).slice(0, 20),
+test('mnist: 8,500 and 1,500 real digits, each in proportion', async () => {
+  const { train, test: held } = await loadDataset('mnist');
+  assert.ok(held !== undefined);
+  assert.deepEqual([train.name, train.sampleCount, held.sampleCount, train.classCount], ['mnist', 8500, 1500, 10]);
+  assert.deepEqual(train.inputs[0]?.values.shape, [8500, 1, 28, 28]);
+  checkLabels(train, 10);
+  const countsOf = (dataset: Dataset): number[] =>
+    Array.from(
+      { length: 10 },
+      (_, digit) => toNumbers(dataset.labels.values).filter((label) => label === digit).length,
     );
-    // A cut file is made again.
-    await writeFile(join(folder, 'train-images-idx3-ubyte'), new Uint8Array(1000));
-    assert.deepEqual(await loadDataset('mnist', { cache }), loaded[0]);
-    assert.equal((await readFile(join(folder, 'train-images-idx3-ubyte'))).length, 16 + 8500 * 784);
-  }));
-
-test('mnist without a cache that can be written works and warns; without the package it says so', () =>
-  inTemporaryFolder(async (folder) => {
-    await writeFile(join(folder, 'file'), '');
-    const warnings: string[] = [];
-    const { train } = await loadDataset('mnist', {
-      cache: join(folder, 'file'),
-      onWarning: (warning) => warnings.push(warning),
-    });
-    assert.equal(train.sampleCount, 8500);
-    assert.equal(warnings.length, 1);
-    assert.match(
-      warnings[0] ?? '',
-      /^The digits are not cached: .*mnist-digits-1 cannot be written: a part of the path is a file/,
-    );
-    await assert.rejects(
-      loadDataset('mnist', { cache: join(folder, 'c'), digits: join(folder, 'none') }),
-      /^InputError: .*0.json cannot be read/,
-    );
-  }));
+  assert.deepEqual(countsOf(held), [150, 169, 149, 155, 147, 129, 152, 160, 142, 147]);
+  countsOf(train).forEach((count, digit) => {
+    const share = (countsOf(held)[digit] ?? 0) / (count + (countsOf(held)[digit] ?? 0));
+    assert.ok(Math.abs(share - 0.15) < 0.001, `digit ${digit}: ${share}`);
+  });
+});
 
 test('the cache folder follows the environment', () => {
   assert.equal(cacheFolder({ ASTEROID_CACHE: '/a', XDG_CACHE_HOME: '/x' }), '/a');

@@ -3,6 +3,7 @@
 // below.
 
 import { basename, join } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { InputError } from '../../errors.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 import { type Datasets, datasetFromPair, datasetsFromArrays } from '../../training/data/arrays.ts';
@@ -25,7 +26,6 @@ import { type TableTask, tableDataset } from '../../training/data/tables/table-d
 import type { TextInput } from '../../training/data/texts/text-form.ts';
 import { readTokens } from '../../training/data/tokens.ts';
 import { type Disk, readError } from '../disk.ts';
-import { type DigitOptions, loadDigits } from './digits-cache.ts';
 import { nodeDisk } from './disk.ts';
 import { inflate } from './inflate.ts';
 import { loadPictures } from './pictures/load-pictures.ts';
@@ -33,7 +33,11 @@ import { readTable } from './tables/read-table.ts';
 import { readSource } from './text-file.ts';
 import { loadTexts } from './texts/load-texts.ts';
 
-export interface LoadOptions extends DigitOptions {
+/** Real digits that come with the package, as tools/bundle.mjs has written them. */
+const digitsFolder = fileURLToPath(new URL('../../mnist', import.meta.url));
+
+export interface LoadOptions {
+  readonly disk?: Disk;
   /** For synthetic data, augmentation and splitting; default 0. */
   readonly seed?: number;
   /** Default: `defaultDataSettings`. */
@@ -68,17 +72,8 @@ type Loading = LoadOptions & Required<Pick<LoadOptions, 'settings'>> & Pick<Tabl
 async function load(spec: DataSpec, options: Loading, seed: number): Promise<Datasets> {
   const { disk = nodeDisk, settings, picture = {}, classNames, preparation } = options;
   switch (spec.kind) {
-    case 'mnist': {
-      const digits = await loadDigits(options);
-      const part = (arrays: { images: Tensor; labels: Tensor }): Dataset =>
-        imageDataset('mnist', {
-          images: arrays.images,
-          labels: arrays.labels,
-          imagesName: 'mnist',
-          labelsName: 'mnist',
-        });
-      return { train: part(digits.train), test: part(digits.test) };
-    }
+    case 'mnist':
+      return loadIdxFolder(digitsFolder, disk);
     case 'cifar10':
       return loadCifar10(spec.folder, disk);
     case 'idx':

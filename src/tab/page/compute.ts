@@ -1,40 +1,30 @@
-// The thread that computes for a tab: the engine, the links and the worker. It outlives no run.
+// The thread of a tab that holds its links and does a worker's part; the engine computes in one of its own, so that
+// this one always hears and answers. It outlives no run.
 
-import * as ort from 'onnxruntime-web/wasm';
-import type { OnnxRuntime } from '../../engine/onnxruntime-module.ts';
-import { createOnnxRuntimeWebEngine } from '../../engine/onnxruntime-web.ts';
+import { isOnGpu } from '../../engine/onnxruntime-gpu.ts';
+import { createThreadedEngine } from '../../engine/threaded-engine.ts';
 import { RunError } from '../../errors.ts';
 import { servePage } from '../serve-page.ts';
-import { yielding } from '../yielding.ts';
+import { startEngineThread } from './engine-thread.ts';
 import type { FromCompute, ToCompute } from './messages.ts';
 
 const leaving = new AbortController();
 const tell = (message: FromCompute): void => self.postMessage(message);
 const reportEveryMs = 1000;
 
-/** What resolves the promises of `turn`, in their order. */
-const turns: (() => void)[] = [];
-const { port1, port2 } = new MessageChannel();
-port1.onmessage = () => turns.shift()?.();
-
-/** A later turn of the event loop, without the pause that timers make. */
-function turn(): Promise<void> {
-  port2.postMessage(undefined);
-  return new Promise((resolve) => turns.push(resolve));
-}
-
 self.onmessage = ({ data }: MessageEvent<ToCompute>) => {
   if (data.kind === 'leave') leaving.abort();
   else void join(data);
 };
 
-async function join({ threadCount, ...options }: Extract<ToCompute, { readonly kind: 'join' }>): Promise<void> {
+async function join({ engine: settings, ...options }: Extract<ToCompute, { readonly kind: 'join' }>): Promise<void> {
   try {
     tell({ kind: 'loading' });
-    // The package's files, which this page's server has.
-    ort.env.wasm.wasmPaths = { wasm: new URL('/ort.wasm', self.location.href) };
-    const adapt = (runtime: OnnxRuntime): OnnxRuntime => yielding(runtime, { now: () => performance.now(), turn });
-    const engine = await createOnnxRuntimeWebEngine({ load: async () => ort, threadCount, adapt });
+    const engine = await createThreadedEngine(startEngineThread(settings), (kernel) =>
+      tell({ kind: 'place', text: `Computed on the processor, not on the graphics chip: ${kernel}.` }),
+    );
+    const place = isOnGpu(engine.name) ? 'graphics chip' : 'processor';
+    tell({ kind: 'place', text: engine.choice ?? `It computes on the ${place}.` });
     tell({ kind: 'joining' });
     let busyMs = 0;
     const timer = setInterval(() => {
@@ -48,7 +38,7 @@ async function join({ threadCount, ...options }: Extract<ToCompute, { readonly k
         engine,
         leave: leaving.signal,
         open: (url) => new WebSocket(url),
-        onJoined: (name) => tell({ kind: 'joined', name, engine: engine.name }),
+        onJoined: (name) => tell({ kind: 'joined', name }),
       });
       tell({ kind: 'ended', isClean: clean, isLost: lost === true, reason });
     } finally {

@@ -1,6 +1,7 @@
 // The page on which a browser becomes a device. What it says before it joins: that it must stay in front, what it
 // costs, and what speaks against it here (little battery, a browser that saves data).
 
+import type { DeviceChoice } from '../../engine/engine.ts';
 import type { PageFacts } from '../serve-page.ts';
 import type { FromCompute, ToCompute } from './messages.ts';
 
@@ -22,6 +23,7 @@ const leastBattery = 0.2;
 const [mostMemoryMiB, unknownMemoryMiB] = [3072, 2048] as const;
 const leaveMs = 15_000;
 const mostThreads = 4;
+const mostSentences = 20;
 
 const element = <E extends HTMLElement>(id: string): E => document.getElementById(id) as E;
 const [form, code, name] = [
@@ -29,10 +31,12 @@ const [form, code, name] = [
   element<HTMLInputElement>('code'),
   element<HTMLInputElement>('name'),
 ];
-const [anyway, warning, state, leave] = [
+const [device, anyway, warning, state, place, leave] = [
+  element<HTMLSelectElement>('device'),
   element<HTMLInputElement>('anyway'),
   element('warning'),
   element('state'),
+  element('place'),
   element('leave'),
 ];
 const more = navigator as Navigator & MoreNavigator;
@@ -94,6 +98,8 @@ function heard(message: FromCompute): void {
       hasJoined = true;
       triesLeft = mostTries;
       return show(`Joined as ${message.name}.`);
+    case 'place':
+      return placed(message.text);
     case 'busy': {
       const joined = /^Joined as .*?\./.exec(last)?.[0];
       return joined === undefined
@@ -115,6 +121,12 @@ function lost(reason: string): void {
   triesLeft--;
 }
 
+/** One more sentence on what computes here. Of kernels that the graphics chip does not have there may be many. */
+function placed(text: string): void {
+  if (place.childElementCount >= mostSentences) return;
+  place.append(Object.assign(document.createElement('li'), { textContent: text }));
+}
+
 function ended(text: string): void {
   clearTimeout(again);
   hasJoined = false;
@@ -133,13 +145,14 @@ function threadCount(): number {
 
 async function join(): Promise<void> {
   form.hidden = true;
+  place.replaceChildren();
   compute = new Worker('/compute.js', { type: 'module' });
   compute.onmessage = ({ data }: MessageEvent<FromCompute>) => heard(data);
   compute.onerror = ({ message }) => ended(`Could not go on: ${message || 'the engine does not load here'}`);
   const message: ToCompute = {
     ...{ kind: 'join', joinCode: code.value, name: name.value.trim(), facts: await facts() },
     url: `${location.protocol === 'https:' ? 'wss' : 'ws'}://${location.host}/device`,
-    threadCount: threadCount(),
+    engine: { device: device.value as DeviceChoice, threadCount: threadCount() },
   };
   compute.postMessage(message);
   await keepAwake();
@@ -164,7 +177,11 @@ document.addEventListener('visibilitychange', () => {
   show(last);
   void keepAwake();
 });
-// The code comes in the fragment, which browsers keep to themselves.
-code.value = decodeURIComponent(location.hash.slice(1));
-if (code.value !== '') history.replaceState(null, '', location.pathname);
+// The code comes in the fragment, which browsers keep to themselves; behind it may stand what to compute on:
+// #CODE&device=gpu.
+const [given = '', ...wishes] = location.hash.slice(1).split('&');
+code.value = decodeURIComponent(given);
+if (location.hash !== '') history.replaceState(null, '', location.pathname);
+const wished = new URLSearchParams(wishes.join('&')).get('device');
+if ([...device.options].some(({ value }) => value === wished)) device.value = String(wished);
 name.value = /Android|iPhone|iPad/.exec(navigator.userAgent)?.[0]?.toLowerCase() ?? 'browser';

@@ -1,6 +1,6 @@
 // A batch of a data set, from memory or from files, and what is drawn for it.
 
-import { allocate, type Tensor } from '../../graph/tensor.ts';
+import { allocate, elementCount, type Tensor } from '../../graph/tensor.ts';
 import { convert } from './convert.ts';
 import { type Batch, type Dataset, type Field, gatherField, rowOf } from './dataset.ts';
 import { softened } from './softening.ts';
@@ -9,6 +9,8 @@ import { softened } from './softening.ts';
 export interface BatchPlace {
   readonly round: number;
   readonly epoch: number;
+  /** Of texts: tokens that samples are padded to. Absent: as they are in the data set. */
+  readonly length?: number | undefined;
 }
 
 /**
@@ -19,12 +21,28 @@ export interface BatchPlace {
 export function batchOf(dataset: Dataset, indices: Uint32Array, place?: BatchPlace): Batch | Promise<Batch> {
   const { inputs, labels, softening } = dataset;
   const finished = (read: readonly Tensor[]): Batch => {
-    const batch = { inputs: read, labels: gatherField(dataset, labels, indices) };
+    const length = place?.length;
+    const inputs = length === undefined ? read : read.map((value) => shortened(value, length));
+    const batch = { inputs, labels: gatherField(dataset, labels, indices) };
     return softening === undefined || place === undefined ? batch : softened(batch, softening, place.round);
   };
   if (inputs.every(({ reader }) => reader === undefined))
     return finished(inputs.map((field) => gatherField(dataset, field, indices)));
   return Promise.all(inputs.map((field) => readField(dataset, field, indices, place?.epoch))).then(finished);
+}
+
+/** The first `length` of the second axis, which of texts is that of the tokens. */
+function shortened({ type, shape, data }: Tensor, length: number): Tensor {
+  const [count = 0, full = 0, ...inner] = shape;
+  const size = elementCount(inner);
+  const short = allocate(type, count * length * size);
+  for (let row = 0; row < count; row++)
+    // Both arrays are of `type`; `set` requires a proof for each type.
+    (short as Float32Array).set(
+      (data as Float32Array).subarray(row * full * size, (row * full + length) * size),
+      row * length * size,
+    );
+  return { type, shape: [count, length, ...inner], data: short };
 }
 
 async function readField(

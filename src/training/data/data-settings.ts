@@ -29,6 +29,8 @@ export interface DataSettings {
   readonly tokenizer?: string;
   /** Tokens of a text at most, or of a block in next-token training, where the model leaves it open. */
   readonly maxLength?: number;
+  /** Batches of texts of like length, padded to that. */
+  readonly groupByLength: boolean;
   /** Threads that read and decode samples. Absent: as many as the machine has cores beyond one, 1 to 4. */
   readonly dataThreads?: number;
   /** MiB of decoded samples that are kept for the next epoch. */
@@ -42,5 +44,6 @@ export const defaultDataSettings: DataSettings = {
   onBadFile: 'refuse',
   evalSplit: 0,
   standardize: true,
+  groupByLength: false,
   dataCache: 512,
 };

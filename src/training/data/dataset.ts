@@ -62,6 +62,8 @@ export interface Dataset {
   readonly preparation?: Preparation;
   /** Where a row comes from, for people: its file, or its line in one. */
   rowName?(row: number): string;
+  /** Of texts that are filled up at their ends: the tokens of each row. */
+  readonly tokenCounts?: Uint32Array;
   /** Labels become distributions when a batch is made; absent: they are delivered as they are. */
   readonly softening?: Softening;
 }

@@ -5,6 +5,7 @@
 import { assert } from '../../assert.ts';
 import { InputError } from '../../errors.ts';
 import { createRandom, permutation } from '../../random.ts';
+import { groupedByLength, paddedLength, type SampleLengths } from './lengths.ts';
 
 /** How batches are drawn. Plain data, sent with the program. */
 export interface BatchOrder {
@@ -21,6 +22,8 @@ export interface BatchOrder {
    * has the first step of each, then the second of each, and so on. `batchSize` is a multiple. Default 1.
    */
   readonly sequenceLength?: number;
+  /** Whole batches are padded to their own length, and shuffled ones have samples of like length. Default: neither. */
+  readonly lengths?: SampleLengths;
 }
 
 /**
@@ -60,15 +63,22 @@ export function epochOf(order: BatchOrder, round: number): number {
  */
 export function batchIndices(order: BatchOrder, round: number): Uint32Array {
   assert(Number.isSafeInteger(round) && round >= 0, `round ${round} is not a valid round`);
-  const { sequenceLength = 1, sampleCount, seed, shuffle } = order;
+  const { sequenceLength = 1, shuffle } = order;
   const rounds = roundsPerEpoch(order);
   const place = round % rounds;
   const size = place < wholeBatchCount(order) ? order.batchSize : (order.restSize ?? 0);
   const [start, count] = [(place * order.batchSize) / sequenceLength, size / sequenceLength];
   const sequences = shuffle
-    ? epochOrder(sampleCount / sequenceLength, seed, Math.floor(round / rounds)).slice(start, start + count)
+    ? epochOrder(order, Math.floor(round / rounds)).slice(start, start + count)
     : Uint32Array.from({ length: count }, (_, index) => start + index);
   return sequenceLength === 1 ? sequences : stepsOf(sequences, sequenceLength);
+}
+
+/** What the samples of a round are padded to; undefined: to what all samples are. */
+export function roundLength(order: BatchOrder, round: number): number | undefined {
+  if (order.lengths === undefined) return undefined;
+  const indices = batchIndices(order, round);
+  return indices.length < order.batchSize ? undefined : paddedLength(order.lengths, indices);
 }
 
 /** The steps of sequences: the first of each, then the second of each, and so on. */
@@ -80,14 +90,18 @@ export function stepsOf(sequences: Uint32Array, sequenceLength: number): Uint32A
   );
 }
 
-/** Cache of the last epoch's order, which the next round usually needs again. */
-let kept:
-  | { readonly sampleCount: number; readonly seed: number; readonly epoch: number; readonly order: Uint32Array }
-  | undefined;
+/** The last epoch's order, which the next round usually needs again, and what it is made of. */
+let kept: { readonly key: readonly unknown[]; readonly order: Uint32Array } | undefined;
 
-function epochOrder(sampleCount: number, seed: number, epoch: number): Uint32Array {
-  if (kept === undefined || kept.sampleCount !== sampleCount || kept.seed !== seed || kept.epoch !== epoch) {
-    kept = { sampleCount, seed, epoch, order: permutation(sampleCount, createRandom(seed, epoch, 0xda7a)) };
+function epochOrder(order: BatchOrder, epoch: number): Uint32Array {
+  const { sampleCount, sequenceLength = 1, batchSize, seed, lengths } = order;
+  const count = sampleCount / sequenceLength;
+  const key = [count, seed, epoch, lengths, lengths === undefined ? undefined : batchSize];
+  if (kept === undefined || key.some((part, index) => part !== kept?.key[index])) {
+    const shuffled = permutation(count, createRandom(seed, epoch, 0xda7a));
+    const random = createRandom(seed, epoch, 0x1e27);
+    const own = lengths === undefined ? shuffled : groupedByLength(shuffled, lengths.tokens, { batchSize, random });
+    kept = { key, order: own };
   }
   return kept.order;
 }

@@ -26,6 +26,7 @@ const concerns: Readonly<Partial<Record<keyof DataSettings, Concern>>> = {
   standardize: { flag: '--no-standardize', kinds: ['csv', 'table'], what: 'tables (table:FILE)' },
   tokenizer: { flag: '--tokenizer', ...texts },
   maxLength: { flag: '--max-length', ...texts },
+  groupByLength: { flag: '--group-by-length', ...texts },
   onBadFile: { flag: '--on-bad-file', ...pictures },
 };
 

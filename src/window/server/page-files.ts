@@ -12,7 +12,8 @@ import { RunError } from '../../errors.ts';
 
 /**
  * What a file may do where it is the page, or the script of a thread: 'look' is the window, 'join' the page on which a
- * browser becomes a device, and 'compute' its thread, which alone may compile WebAssembly.
+ * browser becomes a device and its thread for links, and 'compute' the thread of the engine, which alone may compile
+ * WebAssembly.
  */
 export type FilePolicy = 'look' | 'join' | 'compute';
 
@@ -45,13 +46,16 @@ const built: Readonly<Record<string, readonly [path: string, type: string | unde
   '/join': ['tab/page/join.html', html, 'join'],
   '/join.js': ['tab/page/join.js', script, 'join'],
   '/join.css': ['tab/page/join.css', style, 'join'],
-  '/compute.js': ['tab/page/compute.js', script, 'compute'],
+  '/compute.js': ['tab/page/compute.js', script, 'join'],
+  '/engine.js': ['tab/page/engine.js', script, 'compute'],
 };
 
-/** The files of the package onnxruntime-web. */
+/** The files of the package onnxruntime-web: the build for processors, and the larger one for graphics chips. */
 const engine: Readonly<Record<string, readonly [name: string, type: string | undefined]>> = {
   '/ort.js': ['ort.wasm.bundle.min.mjs', script],
   '/ort.wasm': ['ort-wasm-simd-threaded.wasm', 'application/wasm'],
+  '/ort-gpu.js': ['ort.webgpu.bundle.min.mjs', script],
+  '/ort-gpu.wasm': ['ort-wasm-simd-threaded.asyncify.wasm', 'application/wasm'],
 };
 
 /** By the path of a request. Throws RunError where the package was not built. */
@@ -76,6 +80,16 @@ function readBuilt(name: string): Uint8Array {
     return readFileSync(new URL(`../../${name}`, import.meta.url));
   } catch (error) {
     throw new RunError(`The window's page is not there (${(error as NodeJS.ErrnoException).code}): npm run build.`);
+  }
+}
+
+/** Why no browser can join as a device, and the fix; undefined: they can. */
+export function browserEngineAbsence(): string | undefined {
+  try {
+    createRequire(import.meta.url).resolve('onnxruntime-web');
+    return undefined;
+  } catch {
+    return 'a browser needs the package onnxruntime-web to join: run "npm install onnxruntime-web" where asteroid is';
   }
 }
 

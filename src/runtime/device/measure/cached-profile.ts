@@ -57,7 +57,7 @@ function cacheKey(
     label.shape,
     ...(training.isInference === true ? ['inference'] : []),
     ...(optimizer.averageDecay === undefined ? [] : ['average']),
-    ...(forwardGradient === undefined ? [] : [forwardGradient.tangentCount]),
+    ...(forwardGradient === undefined ? [] : [forwardGradient.tangentCount, forwardGradient.perturbs ?? []].flat()),
   ]);
 }
 

@@ -8,6 +8,7 @@ import { cutBefore, cutBytes, type LayerSequence, parameterBytes } from '../../.
 import { allocate, elementCount, type Tensor } from '../../../graph/tensor.ts';
 import { median } from '../../../statistics.ts';
 import { designInference } from '../inference-design.ts';
+import { withSessionBytes } from '../memory-need.ts';
 import type { MeasuredProfile, ProfileOptions } from './measurement.ts';
 import { partStarts, type Range, rangesOf, sum } from './parts.ts';
 
@@ -53,7 +54,7 @@ export async function profileInference(
     batchDependent: layer.batchDependent || sequence.fixedBatch !== undefined,
   }));
   return {
-    layers: profiles,
+    layers: profiles.map(withSessionBytes),
     times: { forwardMs, backwardMs: forwardMs.map((row) => row.map(() => 0)) },
     cached: false,
   };

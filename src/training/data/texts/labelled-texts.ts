@@ -67,8 +67,9 @@ export function labelledTexts(table: Table, label: Column, options: TextOptions)
   const named = found.classNames === undefined ? {} : { classNames: found.classNames };
   const { lineOf } = table;
   const rowName = (row: number): string => `line ${lineOf(row)}`;
+  const tokenCounts = Uint32Array.from(rows, ({ ids }) => Math.min(ids.length, length));
   return {
-    train: { ...dataset, ...named, preparation: { kind: 'text', form }, rowName },
+    train: { ...dataset, ...named, preparation: { kind: 'text', form }, rowName, tokenCounts },
     findings: findingsOf(rows, length, encoder),
   };
 }

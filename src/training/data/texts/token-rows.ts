@@ -3,6 +3,7 @@
 import { InputError } from '../../../errors.ts';
 import { type Tensor, wrap } from '../../../graph/tensor.ts';
 import type { Field } from '../dataset.ts';
+import { lengthStep } from '../lengths.ts';
 import type { TextForm, TextInput } from './text-form.ts';
 import { tokenInputs } from './text-form.ts';
 
@@ -46,9 +47,6 @@ function filled(rows: readonly TokenRow[], length: number, make: (row: TokenRow,
     for (let place = 0; place < length; place++) data[index * length + place] = make(row, place);
   return wrap('int32', [rows.length, length], data);
 }
-
-/** Lengths are multiples of this: shapes of one kind are compiled once, and kernels like even sizes. */
-const lengthStep = 8;
 
 /** The tokens of a sample: the model's, else the longest text's within `maxLength`. */
 export function lengthFor(longest: number, { length }: TextInput, maxLength: number): number {

@@ -1,25 +1,11 @@
-// What travels between the caller's side of a compute thread and the thread itself. Values are named by the caller's
-// handles.
+// What travels between an engine's caller (threaded-engine.ts) and the thread that computes (engine-service.ts). Values
+// are named by the caller's handles.
 
-import { InputError, ProtocolError, RunError } from '../../errors.ts';
-import type { Tensor } from '../../graph/tensor.ts';
-import type { Noise } from '../../noise.ts';
-import type { DeviceChoice, Translation, TranslationTarget } from '../engine.ts';
+import { InputError, ProtocolError, RunError } from '../errors.ts';
+import type { Tensor } from '../graph/tensor.ts';
+import type { Noise } from '../noise.ts';
+import type { Translation, TranslationTarget } from './engine.ts';
 import type { PackedGraph } from './packed-graph.ts';
-
-/**
- * The engine of a compute thread: a name, or the URL of a module that exports `createEngine(options): Promise<Engine>`.
- */
-export type EngineChoice = 'onnxruntime' | 'reference' | { readonly module: string };
-
-/** What the thread is started with. */
-export interface ThreadOptions {
-  readonly engine: EngineChoice;
-  readonly device: DeviceChoice;
-  readonly threadCount: number;
-  readonly maxCpu: number;
-  readonly isCourteous: boolean;
-}
 
 /** Requests without an id have no reply: their failures show in replies to later ones. */
 export type Request =
@@ -59,6 +45,8 @@ export interface Reply {
   readonly name?: string;
   /** With id 0, where it has one. */
   readonly warning?: string | undefined;
+  /** With id 0, where it has one. */
+  readonly choice?: string | undefined;
   /** With id 0, where it has one. */
   readonly blockSize?: number | undefined;
   /** With id 0: what it translates for, if it does. */

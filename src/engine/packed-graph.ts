@@ -1,10 +1,9 @@
 // Graphs on their way to another thread: tensors in buffers of their own, which are moved; of those that lie in files
 // only the places.
 
-import type { Graph, Node } from '../../graph/graph.ts';
-import { type ElementArray, type FilePlace, filePlace, type Tensor, type ValueType } from '../../graph/tensor.ts';
-import { discard } from '../buffers.ts';
-import { fileTensor } from './file-tensor.ts';
+import type { Graph, Node } from '../graph/graph.ts';
+import { type ElementArray, type FilePlace, filePlace, type Tensor, type ValueType } from '../graph/tensor.ts';
+import { discard } from './buffers.ts';
 
 /** A graph that can be posted. */
 export interface PackedGraph {
@@ -42,8 +41,11 @@ export function packGraph(graph: Graph): { readonly packed: PackedGraph; readonl
   return { packed: { name: graph.name, graph: packed, placed }, moved };
 }
 
+/** Reads a tensor that lies in a file. */
+export type ReadPlaced = (type: ValueType, place: FilePlace) => Tensor;
+
 /** The graph again. */
-export function unpackGraph({ graph, placed }: PackedGraph): Graph {
+export function unpackGraph({ graph, placed }: PackedGraph, fileTensor: ReadPlaced): Graph {
   const files = Array.from(placed, ([name, value]) => [name, fileTensor(value, value.place)] as const);
   return { ...graph, initializers: new Map([...graph.initializers, ...files]) };
 }
