@@ -347,7 +347,7 @@ export function checkPlanFits(
   const last = defined(plan.stages.at(-1), 'a stage').samples.filter((share) => share > 0).length;
   if (perturb === 'activations' && last > 1)
     throw new InputError(
-      `The plan shares the last stage out to ${last} devices, and --perturb activations trains it on one: give it one ` +
-        'device, or leave --perturb out.',
+      `The plan shares the last stage out to ${last} devices, and --perturb activations trains it on one: give it ` +
+        'one device, or leave --perturb out.',
     );
 }
