@@ -40,8 +40,7 @@ async function measure(kind: OptimizerKind): Promise<Measured> {
     x = b.relu(b.linear(x, { name: `layer${index}`, outFeatures: width, bias: false }));
   const net = { graph: b.build([x]), loss: 'mse', classCount: 0 } as const;
   const subject = subjectOf(net, batchSize, { optimizer: { ...sgd, kind } });
-  const halves = (): Tensor =>
-    tensor('float32', [batchSize, width], new Array<number>(batchSize * width).fill(0.5));
+  const halves = (): Tensor => tensor('float32', [batchSize, width], new Array<number>(batchSize * width).fill(0.5));
   let found = 0;
   await runAlone({
     ...{ subject, microBatchSize: batchSize, createEngine: () => createOnnxRuntimeNodeEngine() },
