@@ -33,6 +33,11 @@ interface Measured {
   readonly MiB: number;
 }
 
+function filled(shape: readonly number[], value: number): Tensor {
+  const count = shape.reduce((product, size) => product * size, 1);
+  return tensor('float32', shape, new Array<number>(count).fill(value));
+}
+
 async function measure(kind: OptimizerKind): Promise<Measured> {
   const b = new GraphBuilder('chain', { seed: 1 });
   let x = b.input('x', 'float32', ['N', width]);
@@ -40,7 +45,7 @@ async function measure(kind: OptimizerKind): Promise<Measured> {
     x = b.relu(b.linear(x, { name: `layer${index}`, outFeatures: width, bias: false }));
   const net = { graph: b.build([x]), loss: 'mse', classCount: 0 } as const;
   const subject = subjectOf(net, batchSize, { optimizer: { ...sgd, kind } });
-  const halves = (): Tensor => tensor('float32', [batchSize, width], new Array<number>(batchSize * width).fill(0.5));
+  const halves = (): Tensor => filled([batchSize, width], 0.5);
   let found = 0;
   await runAlone({
     ...{ subject, microBatchSize: batchSize, createEngine: () => createOnnxRuntimeNodeEngine() },
