@@ -74,9 +74,11 @@ if (values.case !== undefined) {
   ]);
   const head = ['optimizer', 'values a weight', 'eq. 3, MiB', 'resident, MiB', 'more than sgd, MiB'];
   const saved = own('adamw') - own('lion');
-  const text =
-    `${table(head, rows)}\n\nLion takes ${saved.toFixed(0)} MiB less than AdamW, ${(saved / weightMiB).toFixed(2)} times ` +
-    `the weights, which are ${weightMiB.toFixed(0)} MiB.\n`;
+  const times = (saved / weightMiB).toFixed(2);
+  const sentence =
+    `Lion takes ${saved.toFixed(0)} MiB less than AdamW, ${times} times the weights, which are ` +
+    `${weightMiB.toFixed(0)} MiB.`;
+  const text = `${table(head, rows)}\n\n${sentence}\n`;
   console.log(values.json ? JSON.stringify({ weightMiB, results }) : text);
   writeResult('optimizers', (date) => `# Memory of optimizers (${date})\n\n${machine()}.\n\n${text}`);
 }
