@@ -3,7 +3,7 @@
 
 import { defined } from '../../assert.ts';
 import { differentiate } from '../../autodiff/differentiate.ts';
-import type { Cluster, Plan } from '../../cluster/cluster.ts';
+import type { Cluster, Plan, PlanLayout } from '../../cluster/cluster.ts';
 import { InputError } from '../../errors.ts';
 import type { Graph } from '../../graph/graph.ts';
 import { bufferBytes, type LayerSequence, parameterBytes } from '../../graph/layers.ts';
@@ -314,9 +314,9 @@ function checkSchedule(name: string): void {
 
 /** A plan from a file must be for this model, batch and number of devices. */
 export function checkPlanFits(
-  plan: Plan,
+  plan: PlanLayout,
   sequence: LayerSequence,
-  { batch, microBatch, workers, remote }: TrainSettings,
+  { batch, microBatch, workers, remote, perturb }: TrainSettings,
 ): void {
   const layerCount = sequence.layers.length;
   const end = defined(plan.stages.at(-1), 'a stage').layers[1];
@@ -344,4 +344,10 @@ export function checkPlanFits(
       `The plan needs ${deviceCount} devices, the run has ${workers + remote}: raise --workers or --remote.`,
     );
   }
+  const last = defined(plan.stages.at(-1), 'a stage').samples.filter((share) => share > 0).length;
+  if (perturb === 'activations' && last > 1)
+    throw new InputError(
+      `The plan shares the last stage out to ${last} devices, and --perturb activations trains it on one: give it ` +
+        'one device, or leave --perturb out.',
+    );
 }
