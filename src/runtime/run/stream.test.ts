@@ -155,6 +155,13 @@ const cases: readonly (readonly [title: string, given: Case])[] = [
     { shares: [[4], [4], [4]], microBatchCount: 1, stalenessCorrection: 'predict', optimizer: adam },
   ],
   [
+    'predicted weights, Lion',
+    {
+      ...{ shares: [[3, 1], [4]], microBatchCount: 1, stalenessCorrection: 'predict' },
+      optimizer: { ...sgd, kind: 'lion', weightDecay: 0.1 },
+    },
+  ],
+  [
     'predicted weights and aggregation',
     { shares: [[4], [4], [4]], microBatchCount: 1, stalenessCorrection: 'predict', aggregate: 1 },
   ],
