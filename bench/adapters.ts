@@ -1,7 +1,8 @@
 // LoRA over three worker processes beside PEFT on one device: losses step by step, the workers' peaks of memory beside
 // the plan's prediction, tokens a second:
 //   npm run bench -- adapters [--models minilm,gpt2,smollm] [--python FILE] [--steps 50] [--limits 230,450,450]
-//     [--batch 4] [--sequence 32] [--checkpoint DIR --texts FILE.csv] [--no-copies] [--folder DIR] [--json]
+//     [--batch 4] [--sequence 32] [--checkpoint DIR --texts FILE.csv] [--no-copies] [--micro-batch N] [--folder DIR]
+//     [--json]
 // `--limits`: MiB of each worker (--max-memory), by model; the last one is that of the others, too. `--checkpoint`:
 // weights for the first model, instead of random ones; `--texts`: its data, a CSV with the columns text and label.
 // `--no-copies`: no stage is copied to another device (--replicate-every 0). Each model's result is a file of its own
@@ -32,6 +33,7 @@ const { values } = parseArgs({
     checkpoint: { type: 'string' },
     texts: { type: 'string' },
     'no-copies': { type: 'boolean', default: false },
+    'micro-batch': { type: 'string' },
     folder: { type: 'string', default: tmpdir() },
     json: { type: 'boolean', default: false },
   },
@@ -131,7 +133,17 @@ async function train(folder: string, { theirs, limitMiB, data = 'npz:data.npz' }
   const rule = ['--optimizer', 'adamw', '--lr', `${learningRate}`, '--weight-decay', '0.01', '--eval-every', '0'];
   const place = ['--workers', '0', '--remote', '3', '--port', `${port}`, '--code-file', 'code', '--insecure'];
   const copies = values['no-copies'] ? ['--replicate-every', '0'] : [];
-  const coordinator = startAsteroid(folder, ['train', ...model, ...length, ...sizes, ...rule, ...place, ...copies]);
+  const micro = values['micro-batch'] === undefined ? [] : ['--micro-batch', values['micro-batch']];
+  const coordinator = startAsteroid(folder, [
+    'train',
+    ...model,
+    ...length,
+    ...sizes,
+    ...rule,
+    ...place,
+    ...copies,
+    ...micro,
+  ]);
   await listening(folder, coordinator);
   const names = ['a', 'b', 'c'];
   const devices = names.map((name) =>
@@ -227,9 +239,11 @@ function report(result: Result): void {
   const text = textOf(result);
   console.log(values.json ? JSON.stringify(result) : `${text}\n`);
   const what = `${steps} steps of ${batch} samples, PEFT with ${threads} threads on one device`;
+  const size = values['micro-batch'];
+  const apart = [values['no-copies'] ? '-no-copies' : '', size === undefined ? '' : `-micro-batch-${size}`].join('');
   const title = `Adapters of ${result.model} over three workers, beside PEFT`;
   writeResult(
-    `adapters-${result.model}${values['no-copies'] ? '-no-copies' : ''}`,
+    `adapters-${result.model}${apart}`,
     (date) => `# ${title} (${date})\n\n${machine()}. ${what}.\n\n${text}\n`,
   );
 }

@@ -37,6 +37,7 @@ const { createOnnxRuntimeNodeEngine } = await load('engine/node/onnxruntime-node
 const { prepareRun } = await load('runtime/host/session-here.js');
 const { evaluateOn } = await load('runtime/run/evaluate.js');
 const { DelayedTraining } = await load('runtime/run/delayed-training.js');
+const { rampOf } = await load('runtime/run/settings.js');
 const { resolveSettings } = await load('cli/settings.js');
 const { gather, subset } = await load('training/data/dataset.js');
 const { batchIndices, roundsPerEpoch } = await load('training/data/order.js');
@@ -135,7 +136,9 @@ async function prepared(engine: Engine, { dataset, method, optimizer, rate, seed
     staleness,
   }));
   const batch = (round: number) => gather(bound, batchIndices(order, round));
-  const own = { subject, config: machine, batch, microBatchSize: batchSize, stages };
+  const ramp = rampOf(settings, options.correction ?? 'none', epochs * roundsPerEpoch(order));
+  const rising = { ...subject, training: { ...subject.training, ...ramp } };
+  const own = { subject: rising, config: machine, batch, microBatchSize: batchSize, stages };
   const training = await DelayedTraining.create(engine, { ...own, ...options });
   return { training, graph, test, settings, roundCount: roundsPerEpoch(order) };
 }

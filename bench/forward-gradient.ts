@@ -67,6 +67,9 @@ interface Measured extends Case {
 /** Steps up to which the unrolled net is measured: compiling it takes minutes beyond. */
 const mostUnrolled = 32;
 
+/** Passes of a recurrent cell in a case, so that V8 has compiled as much and left as much garbage for all lengths. */
+const sequencePasses = 4096;
+
 /** Of the recurrent cell: sequences of a batch, features of a step, elements of its state. */
 const [sequenceCount, featureCount, hiddenCount] = [64, 8, 512];
 
@@ -83,20 +86,12 @@ if (flags.case === undefined) runAll();
 else console.log(JSON.stringify(await measure(JSON.parse(flags.case) as Case)));
 
 function runAll(): void {
-  const measureIn = (found: Case): Measured =>
-    runJson<Measured>(
-      [
-        ...(/^sequence|^unrolled/.test(found.model) ? smallHeap : []),
-        script,
-        '--input',
-        flags.input,
-        '--steps',
-        flags.steps,
-        '--case',
-        JSON.stringify(found),
-      ],
-      returned,
-    );
+  const measureIn = (found: Case): Measured => {
+    const [, length] = /^(?:sequence|unrolled):(\d+)/.exec(found.model) ?? [];
+    const steps = length === undefined ? flags.steps : String(Math.max(3, sequencePasses / Number(length)));
+    const own = ['--input', flags.input, '--steps', steps, '--case', JSON.stringify(found)];
+    return runJson<Measured>([...(length === undefined ? [] : smallHeap), script, ...own], returned);
+  };
   const rows = flags.models
     .split(',')
     .filter(Boolean)

@@ -1,6 +1,7 @@
 // Loading of pictures: JPEGs of 500x375 to augmented inputs of 3x224x224, beside torchvision's DataLoader on the same
 // cores; and how much longer rounds of MobileNetV2 are than on data that are in memory.
-// Usage: npm run bench -- loading [--json] [--python FILE] [--threads 2] [--epochs 3] [--skip-training]
+// Usage: npm run bench -- loading [--json] [--python FILE] [--threads 2] [--epochs 3]
+//   [--pictures 320] [--steps 12] [--skip-training]
 // Writes bench/results/. Rates are medians over epochs; cached: the second and later epochs with everything decoded.
 
 import { spawnSync } from 'node:child_process';
@@ -25,11 +26,13 @@ const { values: options } = parseArgs({
     python: { type: 'string', default: process.env['PYTHON'] ?? 'python3' },
     threads: { type: 'string', default: '2' },
     epochs: { type: 'string', default: '3' },
+    pictures: { type: 'string', default: '320' },
+    steps: { type: 'string', default: '12' },
     'skip-training': { type: 'boolean', default: false },
   },
 });
 const [threads, epochs, batch] = [Number(options.threads), Number(options.epochs), 32];
-const [pictureCount, classCount] = [320, 4];
+const [pictureCount, classCount] = [Number(options.pictures), 4];
 const augment = 'random-resized-crop,flip,color-jitter';
 
 /** Photographs' sizes and spectrum: noise at three scales, enlarged smoothly. */
@@ -85,7 +88,7 @@ function torchRate(folder: string): number | undefined {
 function roundSeconds(data: readonly string[], out: string): number {
   const main = fileURLToPath(new URL('../dist/cli/main.js', import.meta.url));
   const model = `mobilenet-v2:classes=${classCount}`;
-  const args = ['train', '--model', model, '--batch', '16', '--steps', '12', '--json', '--out', out, ...data];
+  const args = ['train', '--model', model, '--batch', '16', '--steps', options.steps, '--json', '--out', out, ...data];
   const ended = spawnSync(process.execPath, [main, ...args], { encoding: 'utf8' });
   if (ended.status !== 0) throw new Error(ended.stderr);
   const rates = ended.stdout

@@ -45,6 +45,7 @@ interface Modules {
   'runtime/host/session-here.js': typeof import('../../dist/runtime/host/session-here.js');
   'runtime/run/delayed-training.js': typeof import('../../dist/runtime/run/delayed-training.js');
   'runtime/run/evaluate.js': typeof import('../../dist/runtime/run/evaluate.js');
+  'runtime/run/settings.js': typeof import('../../dist/runtime/run/settings.js');
   'runtime/run/subject.js': typeof import('../../dist/runtime/run/subject.js');
   'schedule/generate.js': typeof import('../../dist/schedule/generate.js');
   'schedule/schedules.js': typeof import('../../dist/schedule/schedules.js');

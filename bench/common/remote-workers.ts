@@ -34,11 +34,17 @@ export function startAsteroid(
   const ended = new Promise<readonly string[]>((resolve, reject) => {
     child.once('close', (code, signal) => {
       if (code === 0 || signal !== null) resolve(lines);
-      else reject(new Error(`asteroid ${args.join(' ')} ended with ${code}: ${lines.slice(-5).join('\n')}`));
+      else reject(new Error(`asteroid ${args.join(' ')} ended with ${code}:\n${ofInterest(lines).join('\n')}`));
     });
   });
   ended.catch(() => {}); // awaited later
   return { child, lines, ended };
+}
+
+/** Which devices left and why, and the last lines; the beginnings of long ones. */
+function ofInterest(lines: readonly string[]): readonly string[] {
+  const left = lines.filter((line) => /"event":"(left|failed)"/.test(line));
+  return [...new Set([...left, ...lines.slice(-3)])].map((line) => line.slice(0, 400));
 }
 
 /** Starts a worker that joins; its code is in the file `code` of the folder as soon as somebody listens. */

@@ -86,11 +86,17 @@ function planOf({ devices, batch, form }: Case, { profile, cluster }: RunDocumen
   );
 }
 
-/** The first devices alone. */
+/** The first devices alone, and the links between them. */
 function some(profile: Profile, cluster: Cluster, count: number): { profile: Profile; cluster: Cluster } {
   const devices = cluster.devices.slice(0, count);
+  const names = new Set(devices.map(({ name }) => name));
+  const { pairs = [], ...links } = cluster.links;
+  const between = pairs.filter((pair) => pair.between.every((name) => names.has(name)));
   const times = devices.map(({ name }) => [name, profile.devices[name] as Profile['devices'][string]] as const);
-  return { profile: { ...profile, devices: Object.fromEntries(times) }, cluster: { ...cluster, devices } };
+  return {
+    profile: { ...profile, devices: Object.fromEntries(times) },
+    cluster: { ...cluster, devices, links: { ...links, pairs: between } },
+  };
 }
 
 async function measured(bench: LabBench, bed: Testbed, one: Case, plan: Plan): Promise<ForwardResult> {

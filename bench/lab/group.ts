@@ -12,9 +12,10 @@ import { program } from '../../dist/schedule/generate.js';
 import { createSimulator, type Simulator } from '../../dist/simulator/simulate.js';
 import type { Simulation } from '../../dist/simulator/simulation.js';
 import { steadyRoundMs } from '../../dist/simulator/steady.js';
-import type { DeviceRounds, JsonEvent } from './events.ts';
+import { pooledProfile } from './alike.ts';
+import type { DeviceRounds } from './events.ts';
 import type { Sizes } from './layout.ts';
-import { openTestbed, type Testbed, type TrainOptions, type TrainRun } from './testbed.ts';
+import { openTestbed, type RunDocuments, type Testbed, type TrainOptions, type TrainRun } from './testbed.ts';
 
 /** The options of bench/lab.ts, and where it writes what it does. */
 export interface LabBench {
@@ -31,6 +32,8 @@ export interface LabBench {
   readonly profileEach: boolean;
   /** How devices are measured. */
   readonly thoroughness: Thoroughness;
+  /** Whether devices of as many cores have one profile, the mean of theirs. */
+  readonly isPooled: boolean;
   /** For which a planner may look for a plan. */
   readonly planningMs: number;
   /** Where section recovery draws its plot. */
@@ -209,16 +212,28 @@ export async function openGroup(bench: LabBench, group: Group, copying: Copying)
   });
 }
 
+/** What a run measures of its devices and links. It ends once there is something to plan with. */
+async function measurements(train: ReadyGroup['train']): Promise<Pick<RunDocuments, 'profile' | 'cluster'>> {
+  const found: { profile?: Profile; cluster?: Cluster } = {};
+  await train(['--steps', '1', '--planner', 'dp', '--schedule', '1f1b'], {
+    onEvent: (event) => {
+      if (event.event === 'cluster') found.cluster = event.cluster;
+      if (event.event === 'profile') found.profile = event.profile;
+    },
+    isEnough: ({ event }) => event === 'profile',
+    stopsAtOnce: true,
+  });
+  return { profile: defined(found.profile, 'a profile'), cluster: defined(found.cluster, 'a cluster') };
+}
+
 /** The group in a lab that is open, with what is measured now or cached. */
 export async function measured(bench: LabBench, group: Group, bed: Testbed, { copies }: Copying): Promise<ReadyGroup> {
   const batch = group.microBatch * group.count;
   const copied = copies ? [] : ['--replicate-every', '0'];
   const settings = [...settingsOf(group), '--replicate-batch-norm', '--profile', bench.thoroughness, ...copied];
   const train: ReadyGroup['train'] = (args, options) => bed.train([...settings, ...args], { ...options, batch });
-  // Once there is a plan, devices and links are measured.
-  const isEnough = ({ event }: JsonEvent): boolean => event === 'deployment';
-  const first = await train(['--steps', '1', '--planner', 'dp', '--schedule', '1f1b'], { isEnough });
-  const { profile, cluster } = first.documents();
+  const { profile: own, cluster } = await measurements(train);
+  const profile = bench.isPooled ? pooledProfile(own, bed.lab.layout.devices) : own;
   const simulate = createSimulator(profile, cluster);
   return {
     bed,

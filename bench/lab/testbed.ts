@@ -32,7 +32,12 @@ export interface TrainOptions {
   readonly onEvent?: (event: JsonEvent, nowMs: number) => void;
   /** The run is stopped after an event for which this is true. */
   readonly isEnough?: (event: JsonEvent) => boolean;
+  /** It is not even waited for a layout or a round then. The run leaves no folder where it has computed none. */
+  readonly stopsAtOnce?: boolean;
 }
+
+/** A second signal ends a run at once; signals that come sooner count as one. */
+const secondSignalMs = 500;
 
 /** What a run has shown. `Use` is of the time between the end of the warm-up and the end of the last round. */
 export interface TrainRun extends Use {
@@ -192,15 +197,20 @@ function train({ lab, state, folder }: RunPlace, args: readonly string[], option
   const log = new RoundLog(options, () => ({ ...counters(lab), sample: ports.samples.length }));
   let errors = '';
   let isStopped = false;
+  let again: NodeJS.Timeout | undefined;
   child.stderr.setEncoding('utf8').on('data', (text) => (errors += text));
   createInterface({ input: child.stdout }).on('line', (line) => {
     const event: JsonEvent = JSON.parse(line);
     options.onEvent?.(event, performance.now());
-    if (!isStopped && options.isEnough?.(event) === true) isStopped = child.kill('SIGINT');
+    if (!isStopped && options.isEnough?.(event) === true) {
+      isStopped = child.kill('SIGINT');
+      if (options.stopsAtOnce === true) again = setInterval(() => child.kill('SIGINT'), secondSignalMs);
+    }
     if (event.event === 'round') log.add(event);
   });
   return new Promise((resolve, reject) => {
     child.once('close', (code) => {
+      clearInterval(again);
       memory.end();
       ports.end();
       if (code !== (isStopped ? 130 : 0)) {

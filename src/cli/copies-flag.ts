@@ -1,5 +1,5 @@
 // `--replicate-every` of the commands that plan and predict: whether a run makes copies for the case of a loss, which
-// take memory where rounds overlap.
+// take memory.
 
 import type { Command } from 'commander';
 import { InputError } from '../errors.ts';
@@ -8,7 +8,7 @@ import { InputError } from '../errors.ts';
 export function addCopiesFlag(command: Command): Command {
   return command.option(
     '--replicate-every <N>',
-    'as of asteroid train; of async: 0 leaves out the memory that copies for the case of a loss take',
+    'as of asteroid train; 0 leaves out the memory that copies for the case of a loss take',
   );
 }
 

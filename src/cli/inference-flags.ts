@@ -48,7 +48,7 @@ const flags: readonly (readonly [flag: string, description: string, preset?: str
     'in how many bits activations travel, of a plan that is made here; auto: by what links carry (default: 32)',
   ],
   ['--plan <FILE>', 'use this plan instead of planning'],
-  ['--batch <N>', 'samples that are sent and answered together (default: four micro-batches)'],
+  ['--batch <N>', 'samples that are sent and answered together (default: four micro-batches, of serve one)'],
   ['--micro-batch <N>', 'samples that a device computes at once (default: 8, or what the model was exported for)'],
   ['--workers <N>', 'worker processes on this machine', '1'],
   ['--remote <N>', 'also wait for N workers on other machines', '0'],
@@ -71,8 +71,8 @@ const flags: readonly (readonly [flag: string, description: string, preset?: str
 /** Adds the flags that say what computes, where, and by which plan. */
 export function addInferenceFlags(command: Command): Command {
   for (const [flag, description, preset] of flags) {
-    const option = new Option(flag, preset === undefined ? description : `${description} (default: ${preset})`);
-    command.addOption(preset === undefined ? option : option.default(preset, ''));
+    const option = new Option(flag, description);
+    command.addOption(preset === undefined ? option : option.default(preset));
   }
   command.option(
     '--output <NAME>',

@@ -2,19 +2,6 @@
 
 import { z } from 'zod';
 
-/** A setting of a training run, as a flag and in a config file. */
-export interface Setting {
-  /** The flag's argument, such as 'N'; absent for switches. */
-  readonly argument?: string;
-  readonly description: string;
-  readonly schema: z.ZodType;
-  readonly default?: unknown;
-  readonly isRequired?: boolean;
-  readonly isList?: boolean;
-  /** Only `--no-NAME` exists as a flag. */
-  readonly isNegated?: boolean;
-}
-
 /** Accepts the text of a flag and the number of a YAML file; true, null and '' are refused. */
 export function numeric(schema: z.ZodNumber): z.ZodType {
   return z.preprocess((value) => (typeof value === 'string' && value.trim() !== '' ? Number(value) : value), schema);

@@ -55,6 +55,11 @@ test('tabs on the graphics chip and a worker train as one device does, also wher
   await joinByTab(wrong, run, { name: 'wrong', wish: '&device=gpu' });
   const engines = run.events('joined').map(({ engine }) => String(engine).split(' ').at(-1));
   assert.deepEqual(engines.sort(), ['thread)', 'webgpu', 'webgpu']);
+  await run.event('round');
+  assert.deepEqual(await detoursOf(right), []);
+  const [detour, ...others] = await detoursOf(wrong);
+  assert.match(String(detour), /^Computed on the processor, not on the graphics chip: Relu 4x\d+x\d+x\d+ \(wrong\)\.$/);
+  assert.deepEqual(others, []);
   const { code } = await run.end;
   assert.equal(code, 0, run.lastLines());
   assert.equal((await alone.end).code, 0, alone.lastLines());
@@ -63,9 +68,5 @@ test('tabs on the graphics chip and a worker train as one device does, also wher
   const apart = Math.max(...losses.map((loss, index) => Math.abs(loss - (expected[index] as number))));
   t.diagnostic(`losses are at most ${apart} apart`);
   assert.ok(apart < 1e-4, `losses are ${apart} apart`);
-  assert.deepEqual(await detoursOf(right), []);
-  const [detour, ...others] = await detoursOf(wrong);
-  assert.match(String(detour), /^Computed on the processor, not on the graphics chip: Relu 4x\d+x\d+x\d+ \(wrong\)\.$/);
-  assert.deepEqual(others, []);
   assert.deepEqual(complaints, []);
 });

@@ -127,6 +127,11 @@ export function demandOf(sums: LayerSums, [first, end]: readonly [number, number
   };
 }
 
+/** Whether a profile says what the runtime keeps besides eq. 3. */
+export function hasRuntimeBuffers({ layers }: Profile): boolean {
+  return layers.some(({ runtimeBytes = 0 }) => runtimeBytes > 0);
+}
+
 /** Sums over layer ranges that the memory and communication formulas need. */
 export interface LayerSums {
   /** Of weights that are trained: those with gradients to reduce and state to keep. */

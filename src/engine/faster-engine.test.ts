@@ -8,10 +8,17 @@ import { createFasterEngine } from './faster-engine.ts';
 function workshop() {
   let nowMs = 0;
   const closed: string[] = [];
+  const runCounts = new Map<string, number>();
   const engine = (name: string, takesMs: number, failure?: Error): Promise<Engine> => {
     const fake: Partial<Engine> = {
       name,
-      compile: async () => ({ inputs: [], outputs: [], run: () => ({}), release: () => {} }),
+      compile: async () => ({
+        ...{ inputs: [], outputs: [], release: () => {} },
+        run() {
+          runCounts.set(name, (runCounts.get(name) ?? 0) + 1);
+          return {};
+        },
+      }),
       upload: (tensor) => ({ ...tensor, handle: 0 }),
       release: () => {},
       async settled() {
@@ -22,7 +29,7 @@ function workshop() {
     };
     return Promise.resolve(fake as Engine);
   };
-  return { engine, closed, now: () => nowMs };
+  return { engine, closed, runCounts, now: () => nowMs };
 }
 
 for (const [gpuMs, chosen, other, place] of [
@@ -30,7 +37,7 @@ for (const [gpuMs, chosen, other, place] of [
   [1500, 'cpu', 'gpu', 'processor'],
 ] as const)
   test(`of 12 and ${gpuMs} ms, the ${chosen} is taken, and the other is closed`, async () => {
-    const { engine, closed, now } = workshop();
+    const { engine, closed, runCounts, now } = workshop();
     const made = await createFasterEngine({ cpu: () => engine('cpu', 12), gpu: () => engine('gpu', gpuMs), now });
     assert.equal(made.name, chosen);
     assert.equal(
@@ -39,6 +46,7 @@ for (const [gpuMs, chosen, other, place] of [
         `${gpuMs === 3 ? '3.0' : gpuMs} ms on the graphics chip.`,
     );
     assert.deepEqual(closed, [other]);
+    assert.equal(runCounts.get('gpu'), gpuMs === 3 ? 6 : 2, 'seconds are not spent on one that is hopeless');
   });
 
 test('without a GPU, or with one that fails, the processor computes, and says why', async () => {

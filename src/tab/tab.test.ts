@@ -11,7 +11,7 @@ import { systemClock } from '../clock.ts';
 import { wrap } from '../graph/tensor.ts';
 import { createRandom } from '../random.ts';
 import type { PeerNetwork } from '../runtime/worker/peers.ts';
-import { type Member, peerToken, relayedCluster } from '../testing/relayed-cluster.ts';
+import { type Cleanup, type Member, peerToken, relayedCluster } from '../testing/relayed-cluster.ts';
 import { type Hello, protocolVersion } from '../transport/handshake.ts';
 import type { Frame, Link } from '../transport/link.ts';
 import { RunWindow } from '../window/server/run-window.ts';
@@ -23,7 +23,7 @@ after(() => clearInterval(keepAlive));
 const facts = { memoryMiB: 1024, cores: 2, engine: 'none', machine: 'page 1' };
 
 /** A coordinator's server with its window, over TLS or not, and what joins it. */
-async function cluster(isEncrypted: boolean) {
+async function cluster(cleanup: Cleanup, isEncrypted: boolean) {
   let link: () => string = () => '';
   const window = new RunWindow({
     ...{ model: 'net', clock: systemClock, record: () => {} },
@@ -31,7 +31,12 @@ async function cluster(isEncrypted: boolean) {
       link = opened.link;
     },
   });
-  const at = await relayedCluster({ isEncrypted, guests: window.guests({ isEncrypted }) });
+  const pages: PeerNetwork[] = [];
+  cleanup.after(async () => {
+    await Promise.all(pages.map((network) => network.close()));
+    await window.close();
+  });
+  const at = await relayedCluster(cleanup, { isEncrypted, guests: window.guests({ isEncrypted }) });
   const { server, door, members } = at;
   const origin = server.url.replace(/^ws/, 'http');
   window.begin({ url: origin, isFar: false, joinCode: door.joinCode });
@@ -42,7 +47,6 @@ async function cluster(isEncrypted: boolean) {
     ...{ protocol: protocolVersion, purpose: 'worker', name: 'tab', credential: door.joinCode, facts },
     ...more,
   });
-  const pages: PeerNetwork[] = [];
   /** A tab that has joined. */
   const page = async (
     wanted: string,
@@ -57,12 +61,7 @@ async function cluster(isEncrypted: boolean) {
     pages.push(network);
     return { network, links, coordinator: socketLink(dialled, isEncrypted), relaySecret };
   };
-  const close = async (): Promise<void> => {
-    await Promise.all(pages.map((network) => network.close()));
-    await window.close();
-    await at.close();
-  };
-  return { ...at, window, origin, open, url, hello, page, link: (): string => link(), close };
+  return { ...at, window, origin, open, url, hello, page, link: (): string => link() };
 }
 
 type Cluster = Awaited<ReturnType<typeof cluster>>;
@@ -84,14 +83,14 @@ async function until(look: () => boolean): Promise<void> {
 
 /** Sends a frame over a link and holds it against what comes out at the other end. */
 async function passes(link: Link, other: Link): Promise<void> {
-  const sent = frame(3_000_000);
+  const sent = frame(1_500_000);
   const [got] = await Promise.all([new Promise<Frame>((resolve) => other.receive(resolve)), link.send(sent)]);
   assert.deepEqual(got.tensors, sent.tensors);
 }
 
 for (const isEncrypted of [true, false])
-  test(`${isEncrypted ? 'over TLS' : 'plain'}: tabs and a worker are met over the relay, whoever calls`, async () => {
-    const at = await cluster(isEncrypted);
+  test(`${isEncrypted ? 'over TLS' : 'plain'}: tabs and a worker are met over the relay, whoever calls`, async (t) => {
+    const at = await cluster(t, isEncrypted);
     const [first, second, worker] = [await at.page('first'), await at.page('second'), await at.enter('worker', true)];
     const met = async (caller: Member, callee: Member, name: string): Promise<Link> => {
       const link = await caller.network.connect({ name, url: callee.network.url });
@@ -103,7 +102,6 @@ for (const isEncrypted of [true, false])
     await met(worker, second, 'second');
     const link = await met(first, second, 'second');
     await link.close('done');
-    await at.close();
   });
 
 /** What an upgrade is answered with: a status, or 101 for a socket that is open. */
@@ -123,10 +121,13 @@ function upgrade(at: Cluster, headers: Readonly<Record<string, string>>): Promis
 }
 
 let plain: Cluster;
+const closing: (() => Promise<void>)[] = [];
 before(async () => {
-  plain = await cluster(false);
+  plain = await cluster({ after: (close) => void closing.push(close) }, false);
 });
-after(() => plain.close());
+after(async () => {
+  for (const close of closing) await close();
+});
 
 test('pages of other servers, and names of DNS that lead here, are refused', async () => {
   const { origin, server } = plain;
@@ -152,8 +153,8 @@ test('neither a link of the window, nor its session, nor a secret of others make
   assert.equal(plain.joined.length, count);
 });
 
-test("a tab gets no way under another's name, nor by a ticket that was used", async () => {
-  const at = await cluster(false);
+test("a tab gets no way under another's name, nor by a ticket that was used", async (t) => {
+  const at = await cluster(t, false);
   const [victim, thief] = [await at.page('victim'), await at.page('thief')];
   const relay = (name: string, credential: string, wish: Readonly<Record<string, string>>): Promise<unknown> =>
     dial(at.open, at.url, at.hello({ purpose: 'relay', name, credential, facts: wish }));
@@ -179,7 +180,6 @@ test("a tab gets no way under another's name, nor by a ticket that was used", as
     await new Promise<void>((resolve) => socket.listen({ message: () => {}, closed: () => resolve() }));
   }
   await passes(link, defined(victim.links[0], 'the link'));
-  await at.close();
 });
 
 test('before it has shown the code, a tab may send 4 KiB; after it, no message of a gibibyte', async () => {
@@ -229,8 +229,8 @@ test('frames of a tab that are wrong end its link with a sentence, and nobody el
   await passes(good.coordinator, goodLink);
 });
 
-test('what a tab sends to a peer over the relay ends that link alone where it is wrong', async () => {
-  const at = await cluster(false);
+test('what a tab sends to a peer over the relay ends that link alone where it is wrong', async (t) => {
+  const at = await cluster(t, false);
   const [first, worker] = [await at.page('first'), await at.enter('worker', true)];
   const good = await first.network.connect({ name: 'worker', url: worker.network.url });
   await until(() => worker.links.length > 0);
@@ -248,7 +248,6 @@ test('what a tab sends to a peer over the relay ends that link alone where it is
   }
   assert.equal(worker.links.length, 1, 'no link came of it');
   await passes(good, defined(worker.links[0], 'the link at the worker'));
-  await at.close();
 });
 
 /** A page's file, over TLS or not. */

@@ -48,17 +48,18 @@ export interface RelayedCluster {
   readonly joined: Link[];
   /** A worker of Node comes; the others reach it, or they do not. */
   enter(name: string, isReached: boolean): Promise<Member>;
-  close(): Promise<void>;
 }
 
-/** Starts a server whose links are encrypted or plain. */
-export async function relayedCluster({
-  isEncrypted,
-  guests,
-}: {
-  readonly isEncrypted: boolean;
-  readonly guests?: Guests;
-}): Promise<RelayedCluster> {
+/** What is to be done when a test is over, also when it has failed: what stays open keeps the process alive. */
+export interface Cleanup {
+  after(close: () => Promise<void>): void;
+}
+
+/** Starts a server whose links are encrypted or plain, until the test is over. */
+export async function relayedCluster(
+  cleanup: Cleanup,
+  { isEncrypted, guests }: { readonly isEncrypted: boolean; readonly guests?: Guests },
+): Promise<RelayedCluster> {
   folder ??= ownFolder();
   const members = new Map<string, Member>();
   const [relayed, joined]: [unknown[], Link[]] = [[], []];
@@ -96,9 +97,9 @@ export async function relayedCluster({
     opened.push(network);
     return member;
   };
-  const close = async (): Promise<void> => {
+  cleanup.after(async () => {
     await Promise.all(opened.map((network) => network.close()));
     await server.close('over');
-  };
-  return { server, door, members, relayed, joined, enter, close };
+  });
+  return { server, door, members, relayed, joined, enter };
 }

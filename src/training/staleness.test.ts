@@ -37,15 +37,21 @@ function adamByHand(decay: number, ahead: number): ByHand {
   };
 }
 
-function nadamByHand(gamma: number, decay: number, ahead: number): ByHand {
+/** `late`: the part of the learning rate at a step. */
+function delayedAdamByHand(
+  gamma: number,
+  newest: number,
+  { decay, ahead, late }: { readonly decay: number; readonly ahead: number; readonly late: (step: number) => number },
+): ByHand {
   let [m, v] = [0, 0];
-  return (weight, gradient, rate, step) => {
+  return (weight, gradient, given, step) => {
+    const rate = given * late(step);
     m = gamma * m + (1 - gamma) * gradient;
     v = 0.999 * v + 0.001 * gradient ** 2;
-    const direction = (gamma * m) / (1 - gamma ** (step + 1)) + ((1 - gamma) * gradient) / (1 - gamma ** step);
+    const smooth = m / (1 - gamma ** step);
     const size = Math.sqrt(v / (1 - 0.999 ** step)) + 1e-8;
-    const updated = weight * (1 - rate * decay) - (rate * direction) / size;
-    return [updated, updated - ahead * rate * (m / (1 - gamma ** step) / size + decay * updated)];
+    const updated = weight * (1 - rate * decay) - (rate * ((1 - newest) * smooth + newest * gradient)) / size;
+    return [updated, updated - ahead * rate * (smooth / size + decay * updated)];
   };
 }
 
@@ -60,7 +66,12 @@ function nesterovByHand(gamma: number, share: number, decay: number, ahead: numb
 }
 
 /** Runs the optimizer's graph over the gradients in float64. */
-async function follow(kind: OptimizerKind, options: OptimizerOptions, byHand: () => ByHand): Promise<void> {
+async function follow(
+  kind: OptimizerKind,
+  options: OptimizerOptions,
+  byHand: () => ByHand,
+  rampRounds?: number,
+): Promise<void> {
   const engine = createReferenceEngine();
   const parameter = { name: 'w', shape, type: 'float64' } as const;
   const optimizer = optimizerGraph(kind, [parameter], options);
@@ -70,7 +81,9 @@ async function follow(kind: OptimizerKind, options: OptimizerOptions, byHand: ()
   let expected = start.map((weight): readonly [number, number] => [weight, weight]);
   for (const [index, gradient] of gradients.entries()) {
     const step = index + 1;
-    const scalars = Object.entries(optimizer.scalars({ learningRate: rateOf(step), gradientScale: scale, step }));
+    const scalars = Object.entries(
+      optimizer.scalars({ learningRate: rateOf(step), gradientScale: scale, step, rampRounds }),
+    );
     const feeds = { [gradientName('w')]: tensor('float64', shape, gradient) };
     for (const [name, value] of scalars) feeds[name] = scalar('float32', value);
     const results = await runGraph(engine, optimizer.graph, { ...values, ...feeds });
@@ -96,10 +109,24 @@ test('predicted weights are s times Adam’s last step further on, with AdamW’
   );
 });
 
-test('nesterov is torch’s NAdam with a momentum of 1 − (1 − β₁) / √(1 + s), read s steps further on', async () => {
+test('nesterov on Adam: a momentum of 1 − (1 − β₁) / (1 + s), (1 − β₁) / √(1 + s) of the newest gradient', async () => {
   const correction = { kind: 'nesterov', staleness: 3 } as const;
-  await follow('adam', { correction }, () => nadamByHand(0.95, 0, 3));
-  await follow('adamw', { weightDecay: 0.05, correction }, () => nadamByHand(0.95, 0.05, 3));
+  const late = (): number => 1;
+  await follow('adam', { correction }, () => delayedAdamByHand(0.975, 0.05, { decay: 0, ahead: 3, late }));
+  await follow('adamw', { weightDecay: 0.05, correction }, () =>
+    delayedAdamByHand(0.975, 0.05, { decay: 0.05, ahead: 3, late }),
+  );
+});
+
+test('nesterov on Adam: the learning rate rises from 1/√(1 + s) of itself', async () => {
+  const correction = { kind: 'nesterov', staleness: 3 } as const;
+  const late = (step: number): number => [2 ** -0.5, 1, 1, 1][step - 1] ?? Number.NaN;
+  await follow(
+    'adamw',
+    { weightDecay: 0.05, correction },
+    () => delayedAdamByHand(0.975, 0.05, { decay: 0.05, ahead: 3, late }),
+    2,
+  );
 });
 
 test('nesterov on SGD takes (1 − γ) / (1 − μ) of a gradient', async () => {

@@ -12,9 +12,12 @@
 // nesterov: Ajanthan et al., ICML 2025 (arXiv 2505.01099): d = γ (w_t − w_{t−1}), w_{t+1} = w_t + d − η (1 − γ) ∇f at
 // the delayed look-ahead point w_{t−s} + d_{t−s}, with γ near 1. As torch.optim's Nesterov momentum and NAdam (the
 // paper's own implementation) the weights are kept at the look-ahead point. Changes: passes read s updates further on,
-// as with predict, which is what lets delayed gradients bear several times the learning rate; γ goes by the staleness
-// (`delayedMomentum`), not 0.99 for all; for SGD the factor is (1 − γ) / (1 − μ), which leaves a learning rate the
-// meaning that it has with momentum μ.
+// as with predict, which is what lets delayed gradients bear several times the learning rate; γ goes by the staleness,
+// not 0.99 for all. SGD: γ is `delayedMomentum`, and a gradient is taken (1 − γ) / (1 − μ) times, which leaves a
+// learning rate the meaning that it has with momentum μ. Adam: γ is `longMomentum`, of which an update takes the part
+// 1 − c and of the newest gradient c (the paper's implementation: 0.3 to 0.5), c = 1 − `delayedMomentum`; and the
+// learning rate rises to what was asked for over the first half of the run (`delayedRate`): PipeMare (Yang et al.
+// 2021, arXiv 1910.05124), T1. All of it measured: bench/results/2026-11-28-async-accuracy.md.
 
 import { InputError } from '../errors.ts';
 
@@ -36,11 +39,29 @@ export function correctionOf(kind: StalenessCorrection, staleness: number): Corr
 }
 
 /**
- * The momentum γ of `nesterov` in a stage whose optimizer has momentum μ (β₁ of Adam): 1 − γ = (1 − μ) / √(1 + s). More
- * bears a higher learning rate, less learns faster at first.
+ * The momentum γ of `nesterov` in a stage whose SGD has momentum μ: 1 − γ = (1 − μ) / √(1 + s). More bears a higher
+ * learning rate, less learns faster at first.
  */
 export function delayedMomentum(momentum: number, staleness: number): number {
   return 1 - (1 - momentum) / Math.sqrt(1 + staleness);
+}
+
+/** The same of Adam, whose smoothed gradient is not all of an update: 1 − γ = (1 − β₁) / (1 + s). */
+export function longMomentum(beta1: number, staleness: number): number {
+  return 1 - (1 - beta1) / (1 + staleness);
+}
+
+/**
+ * The learning rate of update `step` (from 1) where gradients are s updates late: η (1 + s)^(−p), p falling from ½ to 0
+ * over `rampRounds` updates. PipeMare's T1 is η s^(−p), p from 1.
+ */
+export function delayedRate(
+  learningRate: number,
+  staleness: number,
+  { step, rampRounds = 0 }: { readonly step: number; readonly rampRounds?: number | undefined },
+): number {
+  const left = rampRounds === 0 ? 0 : Math.max(0, 1 - step / rampRounds);
+  return learningRate * (1 + staleness) ** (-left / 2);
 }
 
 /** Throws InputError where the optimizer has no smoothed gradient, which both corrections go by. */

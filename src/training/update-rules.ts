@@ -7,7 +7,7 @@ import { gradientName } from '../graph/gradient-name.ts';
 import { type Attributes, float, int } from '../graph/graph.ts';
 import { dataTypeCode } from '../graph/operators/data-types.ts';
 import { type ElementType, elementCount, tensor } from '../graph/tensor.ts';
-import { type Correction, delayedMomentum } from './staleness.ts';
+import { type Correction, delayedMomentum, delayedRate, longMomentum } from './staleness.ts';
 
 export const optimizerKinds = ['sgd', 'adam', 'adamw', 'lion'] as const;
 
@@ -49,6 +49,8 @@ export interface UpdateSettings {
   readonly gradientScale: number;
   /** The number of this update, from 1. */
   readonly step: number;
+  /** Updates until delayed gradients get the whole learning rate (`delayedRate`). Default: none. */
+  readonly rampRounds?: number | undefined;
 }
 
 /** One optimizer: its state for a parameter, the scalars that change from step to step, and the formula. */
@@ -245,27 +247,30 @@ function delayedSgd(options: OptimizerOptions): Rule {
 }
 
 /**
- * Delayed gradients, as torch.optim.NAdam with a constant momentum γ: at step t, m and v as Adam's, with γ for β₁, and
- * θ ← θ − η (γ m / (1 − γᵗ⁺¹) + (1 − γ) g / (1 − γᵗ)) / (√v / √(1 − β₂ᵗ) + ε). Predicted: s steps of Adam further on,
- * with AdamW's decay.
+ * Delayed gradients: at step t, m and v as Adam's, with a longer momentum γ for β₁, and
+ * θ ← θ − η ((1 − c) m / (1 − γᵗ) + c g) / (√v / √(1 − β₂ᵗ) + ε), η being the delayed rate. Predicted: s steps of Adam
+ * further on, with AdamW's decay. With c = 1 − γ it is torch.optim.NAdam but for its bias corrections.
  */
 function delayedAdam(options: OptimizerOptions, isDecoupled: boolean): Rule {
   const { beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8 } = options;
   const decay = options.weightDecay ?? (isDecoupled ? 0.01 : 0);
   const ahead = predictedUpdates(options);
-  const gamma = delayedMomentum(beta1, ahead);
+  const gamma = longMomentum(beta1, ahead);
+  const newest = 1 - delayedMomentum(beta1, ahead);
   return {
     state: ['mean', 'variance'],
     predicts: true,
-    scalars: ({ learningRate, gradientScale, step }) => {
-      const correction = Math.sqrt(1 - beta2 ** step);
+    scalars: ({ learningRate, gradientScale, ...at }) => {
+      const correction = Math.sqrt(1 - beta2 ** at.step);
+      const rate = delayedRate(learningRate, ahead, at);
+      const minusMean = (-rate * correction) / (1 - gamma ** at.step);
       return {
         gradientScale,
         epsilon: epsilon * correction,
-        meanStep: (-learningRate * correction * gamma) / (1 - gamma ** (step + 1)),
-        gradientStep: (-learningRate * correction * (1 - gamma)) / (1 - gamma ** step),
-        minusAhead: (-ahead * learningRate * correction) / (1 - gamma ** step),
-        ...(isDecoupled && { shrinkage: 1 - learningRate * decay, shrinkageAhead: 1 - ahead * learningRate * decay }),
+        meanStep: (1 - newest) * minusMean,
+        gradientStep: -newest * rate * correction,
+        minusAhead: ahead * minusMean,
+        ...(isDecoupled && { shrinkage: 1 - rate * decay, shrinkageAhead: 1 - ahead * rate * decay }),
       };
     },
     write(w) {

@@ -32,11 +32,11 @@ export function addServe(program: Command): Command {
   const command = program
     .command('serve')
     .description('answer requests for a model over HTTP (Open Inference Protocol), split over devices')
-    .option('--listen <ADDRESS:PORT>', 'where to answer (default: 127.0.0.1:8000)', '127.0.0.1:8000')
-    .option('--max-latency <MS>', 'requests wait for each other only as long as this allows (default: 100)', '100')
-    .option('--max-body <MiB>', 'the largest request; larger ones get 413 (default: 64)', '64')
-    .option('--queue <N>', 'samples that may wait; more get 429 (default: 256)', '256')
-    .option('--timeout <S>', 'seconds for a request to come, and for its answer (default: 30)', '30')
+    .option('--listen <ADDRESS:PORT>', 'where to answer', '127.0.0.1:8000')
+    .option('--max-latency <MS>', 'requests wait for each other only as long as this allows', '100')
+    .option('--max-body <MiB>', 'the largest request; larger ones get 413', '64')
+    .option('--queue <N>', 'samples that may wait; more get 429', '256')
+    .option('--timeout <S>', 'seconds for a request to come, and for its answer', '30')
     .option('--http-cert <FILE>', "an own certificate (PEM) for HTTP, instead of the cluster's")
     .option('--http-key <FILE>', 'its key (PEM)');
   return addInferenceFlags(addDashboardFlag(command))

@@ -3,7 +3,7 @@
 
 import type { Cluster, DeviceTimes, Profile } from '../../cluster/cluster.ts';
 import { type ActivationEncoding, codecMs, encodedFraction } from '../../cluster/compression.ts';
-import { heldStage, layerSessionBytes, movedBytes, movedThrough } from '../../cluster/inference-memory.ts';
+import { heldStage, layerSessionBytes, leastStageBytes, movedBytes } from '../../cluster/inference-memory.ts';
 import { bytesInMiB } from '../../cluster/memory.ts';
 import { withoutFused } from '../../cluster/overhead.ts';
 import { schedules } from '../../schedule/schedules.ts';
@@ -71,17 +71,15 @@ function forwardOnly(profile: Profile, fraction: number): Profile {
   return { ...profile, labelBytes: 0, layers, devices: Object.fromEntries(devices) };
 }
 
-/**
- * The least bytes on a device with a share of a micro-batch: the stage's weights once, what the runtime keeps for them,
- * and what moves through the stage.
- */
+/** The least bytes on a device with a share of a micro-batch. */
 export function leastBytes(
   { base, cutBytes }: InferenceProblem,
   [first, end]: readonly [number, number],
   samples: number,
 ): number {
   const { frozenBytes, runtimeBytes } = base.sums;
-  return frozenBytes(first, end) + runtimeBytes(first, end) + samples * movedBytes(cutBytes, [first, end]);
+  const moved = movedBytes(cutBytes, [first, end], samples);
+  return leastStageBytes({ sessionBytes: runtimeBytes(first, end), moved }, frozenBytes(first, end));
 }
 
 /**
@@ -95,10 +93,11 @@ export function inferenceBytes(
   memoryBytes: number,
 ): number {
   const { base, cutBytes, sizeCount } = problem;
-  const runtimeBytes = base.sums.runtimeBytes(first, end);
-  if (runtimeBytes === 0) return leastBytes(problem, [first, end], samples);
-  const activationBytes = runtimeBytes + samples * movedBytes(cutBytes, [first, end]);
-  return heldStage({ weightBytes: base.sums.frozenBytes(first, end), activationBytes, memoryBytes, sizeCount }).bytes;
+  const sessionBytes = base.sums.runtimeBytes(first, end);
+  if (sessionBytes === 0) return leastBytes(problem, [first, end], samples);
+  const moved = movedBytes(cutBytes, [first, end], samples);
+  const weightBytes = base.sums.frozenBytes(first, end);
+  return heldStage({ weightBytes, sessionBytes, moved, memoryBytes, sizeCount }).bytes;
 }
 
 /**
@@ -116,8 +115,8 @@ export function lastEnds(problem: InferenceProblem, memoryBytes: number, samples
     let widest = 0;
     for (let end = first + 1; end <= L; end++) {
       widest = Math.max(widest, (cutBytes[end - 1] as number) + (cutBytes[end] as number));
-      const moved = movedThrough(cutBytes[first] as number, cutBytes[end] as number, widest);
-      const bytes = frozenBytes(first, end) + runtimeBytes(first, end) + samples * moved;
+      const moved = movedBytes(cutBytes, [first, end], samples, widest);
+      const bytes = leastStageBytes({ sessionBytes: runtimeBytes(first, end), moved }, frozenBytes(first, end));
       if (bytes > memoryBytes) return end - 1;
     }
     return L;

@@ -1,4 +1,5 @@
-// Plans of streams leave room for the copies that a loss is survived with, or say what lacks.
+// Plans of streams leave room for the copies that a loss is survived with, or say what lacks; those whose rounds follow
+// each other do so where weights are large.
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
@@ -7,7 +8,7 @@ import { InputError } from '../../errors.ts';
 import { planSteps } from '../plan.ts';
 import { finish, type Steps } from '../steps.ts';
 import { copyMiB } from './replication.ts';
-import { planWithCopies } from './room-for-copies.ts';
+import { planWithCopies, withCopies } from './room-for-copies.ts';
 
 const mib = 2 ** 20;
 /** Six layers that take equally long; the first holds 6 MiB of weights, the others 1 MiB each. */
@@ -65,4 +66,23 @@ test('where copies do not fit, another cut has room; else the refusal names devi
       error.message.endsWith('--replicate-every 0 for no copies.'),
   );
   assert.deepEqual(cutsOf(planned(45, false)), [3, 6], 'without copies');
+});
+
+test('where rounds follow each other, what copies take beyond 30 MiB counts, if the profile knows the runtime', () => {
+  const plan = { ...planned(1000, false), schedule: '1f1b' };
+  const [a = '', b = ''] = plan.stages.flatMap((stage) => stage.devices);
+  const peaks = (of: Profile): readonly number[] => {
+    const { peakMemoryMiB } = withCopies(plan, { profile: of, optimizerState: 1, isCopied: true }).predicted;
+    return [a, b].map((name) => Math.round((peakMemoryMiB[name] ?? 0) - (plan.predicted.peakMemoryMiB[name] ?? 0)));
+  };
+  const scaled = (factor: number): Profile => ({
+    ...profile,
+    layers: layers.map((layer) => ({ ...layer, weightBytes: factor * layer.weightBytes, runtimeBytes: 1 })),
+  });
+  // Copies take 28 and 38 MiB, and ten times as much.
+  assert.deepEqual(peaks(scaled(1)), [0, 8]);
+  assert.deepEqual(peaks(scaled(10)), [250, 350]);
+  assert.deepEqual(peaks(profile), [0, 0]);
+  const frozen = scaled(10).layers.map((layer) => ({ ...layer, frozenBytes: layer.weightBytes }));
+  assert.deepEqual(peaks({ ...profile, layers: frozen }), [0, 0], 'frozen weights are not copied');
 });

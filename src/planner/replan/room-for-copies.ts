@@ -1,9 +1,10 @@
-// Room for the copies that a loss is survived with (replication.ts), where rounds overlap. Planners see
-// one stage at a time, and copies are of other stages: so a plan is looked for with as much less memory as the copies
-// of the plan before would take, until both fit.
+// Room for the copies that a loss is survived with (replication.ts). Planners see one stage at a time, and copies are
+// of other stages: so a plan is looked for with as much less memory as the copies of the plan before would take, until
+// both fit. Where rounds overlap copies count whole. Where they follow each other only what is beyond the slack counts:
+// with few weights they fit into what a process is counted for and does not take, and plans are as if there were none.
 
 import type { Cluster, Plan, Profile } from '../../cluster/cluster.ts';
-import type { OptimizerState } from '../../cluster/memory.ts';
+import { hasRuntimeBuffers, type OptimizerState } from '../../cluster/memory.ts';
 import { InputError } from '../../errors.ts';
 import { scheduleOf } from '../../schedule/schedules.ts';
 import type { Steps } from '../steps.ts';
@@ -19,17 +20,26 @@ export interface CopiesOptions {
   readonly isCopied: boolean;
 }
 
-/** Whether the copies of a plan count: those of plans whose rounds follow each other are in the runtime's buffers. */
-function isCounted(plan: Plan, { isCopied }: CopiesOptions): boolean {
-  if (plan.virtualWorkers !== undefined) return false;
+/**
+ * MiB of copies that plans do not count where rounds follow each other: a process is counted with 160 MiB
+ * (cluster/memory.ts) and takes 120 to 135.
+ */
+const slackMiB = 30;
+
+/** By device: MiB of a plan's copies that count. Profiles that know nothing of the runtime's buffers count none. */
+function countedMiB(plan: Plan, { profile, optimizerState, isCopied }: CopiesOptions): ReadonlyMap<string, number> {
+  if (plan.virtualWorkers !== undefined || !isCopied) return new Map();
   const { isStream, gradients } = scheduleOf(plan.schedule);
-  return isCopied && isStream && gradients !== 'tangent';
+  if (gradients === 'tangent') return new Map();
+  if (!isStream && !hasRuntimeBuffers(profile)) return new Map();
+  const copies = [...copyMiB(plan, profile, optimizerState)];
+  return new Map(isStream ? copies : copies.map(([name, mib]) => [name, Math.max(0, mib - slackMiB)] as const));
 }
 
 /** The plan with what copies take in its prediction. */
 export function withCopies(plan: Plan, options: CopiesOptions): Plan {
-  if (!isCounted(plan, options)) return plan;
-  const copies = copyMiB(plan, options.profile, options.optimizerState);
+  const copies = countedMiB(plan, options);
+  if (copies.size === 0) return plan;
   const { peakMemoryMiB, ...predicted } = plan.predicted;
   const withThem = Object.entries(peakMemoryMiB).map(([name, mib]) => [name, mib + (copies.get(name) ?? 0)] as const);
   return { ...plan, predicted: { ...predicted, peakMemoryMiB: Object.fromEntries(withThem) } };
@@ -45,9 +55,10 @@ export function fittingWithCopies(plan: Plan, cluster: Cluster, options: CopiesO
 /** Throws InputError if a device of the cluster cannot hold its stage and the copies. `plan`: of `withCopies`. */
 function checkCopies(plan: Plan, cluster: Cluster, options: CopiesOptions): void {
   const [worst] = overloads(plan, cluster);
-  if (worst === undefined || !isCounted(plan, options)) return;
+  if (worst === undefined) return;
   const { name, memoryMiB, neededMiB } = worst;
-  const copiesMiB = copyMiB(plan, options.profile, options.optimizerState).get(name) ?? 0;
+  const copiesMiB = countedMiB(plan, options).get(name) ?? 0;
+  if (copiesMiB === 0) return;
   throw new InputError(
     `Nothing fits: device "${name}" has ${Math.floor(memoryMiB)} MiB for training, and its part takes ` +
       `${Math.ceil(neededMiB)}, ${Math.ceil(copiesMiB)} of them for copies in case a device is lost; give it more ` +
@@ -70,15 +81,15 @@ export function* planWithCopies(
     } catch (error) {
       throw refusal !== undefined && error instanceof InputError ? refusal : error;
     }
-    if (!isCounted(found, options) || overloads(found, cluster).length === 0) return found;
+    const copies = countedMiB(found, options);
+    if (overloads(found, cluster).every(({ name }) => (copies.get(name) ?? 0) === 0)) return found;
     try {
       checkCopies(found, cluster, options);
     } catch (error) {
       if (search === mostSearches || !(error instanceof InputError)) throw error;
       refusal = error;
     }
-    for (const [name, mib] of copyMiB(found, options.profile, options.optimizerState))
-      lessMiB.set(name, Math.max(lessMiB.get(name) ?? 0, mib));
+    for (const [name, mib] of copies) lessMiB.set(name, Math.max(lessMiB.get(name) ?? 0, mib));
   }
 }
 

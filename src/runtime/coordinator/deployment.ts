@@ -2,6 +2,7 @@
 // each device of a layout is sent, and checkpoints.
 
 import { RunError } from '../../errors.ts';
+import { byteLength } from '../../graph/tensor.ts';
 import { program, restProgram } from '../../schedule/generate.ts';
 import type { Program } from '../../schedule/program.ts';
 import { scheduleOf } from '../../schedule/schedules.ts';
@@ -12,8 +13,22 @@ import { optimizerStateCount } from '../protocol/training-spec.ts';
 import type { CoordinatorContext } from './context.ts';
 import type { MachineEffect } from './machine-types.ts';
 import type { WeightSource } from './options.ts';
+import type { SavedEntry } from './snapshots.ts';
 
 type Effect<Kind extends MachineEffect['kind']> = Extract<MachineEffect, { readonly kind: Kind }>;
+
+/**
+ * Bytes of state that a device is sent at once. More is read and handed over as its link takes it: devices must hear of
+ * the coordinator meanwhile.
+ */
+const atOnceBytes = 2 ** 25;
+
+function* weightsOf(
+  weights: WeightSource,
+  layers: readonly (readonly [first: number, end: number])[],
+): Generator<SavedEntry> {
+  for (const range of layers) yield* weights.entries(range);
+}
 
 export class Deployment {
   readonly #context: CoordinatorContext;
@@ -83,7 +98,7 @@ export class Deployment {
       const announce = (stateCount: number): void => context.send(name, message('deploy', { ...deploy, stateCount }));
       if (weights !== undefined) {
         announce(layers.reduce((sum, range) => sum + weights.count(range), 0));
-        void this.#sendWeights(name, weights, layers);
+        void this.#sendInTurn(name, weightsOf(weights, layers));
         continue;
       }
       const entries = [
@@ -91,25 +106,24 @@ export class Deployment {
         ...frozen.flatMap(({ to, layers: range }) => (to === name ? context.snapshots.frozen(range) : [])),
       ];
       announce(entries.length);
+      if (entries.reduce((sum, { value }) => sum + byteLength(value), 0) > atOnceBytes) {
+        void this.#sendInTurn(name, entries);
+        continue;
+      }
       for (const { role, name: entry, value } of entries)
         context.send(name, message('state', { role, name: entry }, [value]));
     }
   }
 
-  /** Sends a device weights as fast as its link takes them, until another layout is announced. */
-  async #sendWeights(
-    device: string,
-    weights: WeightSource,
-    layers: readonly (readonly [first: number, end: number])[],
-  ): Promise<void> {
+  /** Sends a device state as fast as its link takes it, until another layout is announced. */
+  async #sendInTurn(device: string, entries: Iterable<SavedEntry>): Promise<void> {
     const context = this.#context;
     const { epoch } = context;
     try {
-      for (const range of layers)
-        for (const { role, name, value } of weights.entries(range)) {
-          await context.sendInTurn(device, message('state', { role, name }, [value], { epoch }));
-          if (context.epoch !== epoch || !context.links.has(device)) return;
-        }
+      for (const { role, name, value } of entries) {
+        await context.sendInTurn(device, message('state', { role, name }, [value], { epoch }));
+        if (context.epoch !== epoch || !context.links.has(device)) return;
+      }
     } catch (error) {
       context.abort(error);
     }

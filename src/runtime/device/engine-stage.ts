@@ -89,7 +89,7 @@ export class EngineStage implements StagePort {
     const weights = new WeightVersions(state, (values) => (filters === undefined ? {} : runGraph(filters, [values])));
     const inFlight = new InFlight(state, weights);
     const sums = new SumsByRound(() => new GradientSums(engine, compiled));
-    const update = new StageUpdate(engine, compiled, state);
+    const update = new StageUpdate(engine, compiled, { state, rampRounds: options.training.rampRounds });
     const rounds = new OpenRounds(engine);
     const tangents = forwardGradient && new StageTangents(engine, options, compiled);
     this.#tangents = tangents;

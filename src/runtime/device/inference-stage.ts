@@ -3,7 +3,7 @@
 // keeps them to hand them on. Its state never changes: every version of it is the one that was loaded.
 
 import { assert, defined } from '../../assert.ts';
-import { type HeldStage, heldStage, movedBytes } from '../../cluster/inference-memory.ts';
+import { type HeldStage, heldStage, layerSessionBytes, movedBytes } from '../../cluster/inference-memory.ts';
 import { discard } from '../../engine/buffers.ts';
 import type { Engine, Executable } from '../../engine/engine.ts';
 import { type CutTensor, cutBefore, cutBytes } from '../../graph/layers.ts';
@@ -53,8 +53,9 @@ export class InferenceStage extends ForwardOnly implements StagePort {
   #holding(memoryBytes: number | undefined): HeldStage {
     const { sequence, layers, sampleCount } = this.#options;
     const cuts = Array.from({ length: sequence.layers.length + 1 }, (_, cut) => cutBytes(cutBefore(sequence, cut)));
-    const activationBytes = sampleCount * movedBytes(cuts, layers);
-    return heldStage({ weightBytes: this.#weightBytes(), activationBytes, memoryBytes });
+    const sessionBytes = (layers[1] - layers[0]) * layerSessionBytes;
+    const moved = movedBytes(cuts, layers, sampleCount);
+    return heldStage({ weightBytes: this.#weightBytes(), sessionBytes, moved, memoryBytes });
   }
 
   #weightBytes(): number {

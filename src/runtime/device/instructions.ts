@@ -79,6 +79,9 @@ type Handler<Kind extends Executed> = (
   onDone: (beganMs: number) => void,
 ) => Promise<void> | void;
 
+/** Passes with tangents that are queued before the device waits until they are computed. */
+const mostQueuedPasses = 16;
+
 const handlers: { readonly [Kind in Executed]: Handler<Kind> } = {
   async receive(tick, instruction) {
     const { payload, samples, encoding } = instruction;
@@ -105,6 +108,8 @@ const handlers: { readonly [Kind in Executed]: Handler<Kind> } = {
     const result = forward(tick, instruction);
     stream.results.keep(stage.isLast ? 'derivative' : 'activation', microBatch, result);
     if (stage.isLast) stream.derivatives.add(microBatch, program.device, result);
+    // A sequence has many steps: what is queued of them would be more than what is computed with.
+    if ((microBatch.index + 1) % mostQueuedPasses === 0) return tick.ports.failure.guard(result).then(() => {});
   },
 
   backward(tick, instruction) {

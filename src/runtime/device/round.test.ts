@@ -9,6 +9,7 @@ import type { Frame } from '../../transport/link.ts';
 import { takeMemory } from '../../transport/tensor-memory.ts';
 import { Failure } from '../protocol/failure.ts';
 import type { MailKey } from './mailbox.ts';
+import type { MicroBatchId } from './pieces.ts';
 import { runRound } from './round.ts';
 import { SegmentedVector } from './segmented-vector.ts';
 import type { StagePort } from './stage.ts';
@@ -128,4 +129,45 @@ test('what was sent is used again for what is received, once the last of its rec
   await (await running).outcome;
   assert.equal(isFree(), true);
   assert.equal(isFree(), false, 'it is given once');
+});
+
+test('no more than sixteen passes of a sequence are queued before the engine has computed them', async () => {
+  const stepCount = 40;
+  const computing: (() => void)[] = [];
+  const queued: number[] = [];
+  const stage = {
+    ...{ inputs: [], outputs: [], isLast: true, takeBusyMs: () => 0, computed: () => undefined },
+    label: { name: 'label', type: 'float32', shape: ['N'], batchAxis: 0, differentiable: false },
+    beginRound: () => {},
+    forward: ({ index }: MicroBatchId) =>
+      new Promise((resolve) => {
+        queued.push(index);
+        computing.push(() => resolve([wrap('float32', [1], Float32Array.of(1))]));
+      }),
+    tangents: { count: 1, estimate: () => {} },
+    finishRound: async () => ({ lossSum: 0, correctCount: 0, squaredNorm: 0, finite: true }),
+    update: () => {},
+  } as unknown as StagePort;
+  const steps = Array.from({ length: stepCount }, (_, microBatch) => microBatch);
+  const instructions = steps.flatMap((microBatch): DeviceProgram['instructions'] => [
+    { kind: 'receive', payload: 'input', microBatch, samples: [0, 1], from: null },
+    { kind: 'receive', payload: 'label', microBatch, samples: [0, 1], from: null },
+    { kind: 'tangent', microBatch },
+  ]);
+  const running = runRound({ ...program, instructions: [...instructions, { kind: 'update' }] }, stage, 0, {
+    clock: { now: () => 0, after: () => () => {} },
+    send: async () => {},
+    receive: async ({ kind }) => ({ ...piece, kind, tensors: kind === 'label' ? (piece.tensors ?? []) : [] }),
+    failure: new Failure(),
+    updates: { planned: undefined, due: async () => undefined },
+  });
+  const seen: number[] = [];
+  while (queued.length < stepCount || computing.length > 0) {
+    await atRest();
+    seen.push(computing.length);
+    for (const compute of computing.splice(0)) compute();
+  }
+  await (await running).outcome;
+  assert.deepEqual(queued, steps);
+  assert.equal(Math.max(...seen), 16);
 });

@@ -23,15 +23,21 @@ export class StageUpdate {
   readonly #engine: Engine;
   readonly #compiled: Pick<CompiledStage, 'trained' | 'optimizer'>;
   readonly #state: StageState;
+  readonly #rampRounds: number | undefined;
   /** How the round will be updated with, where that is known when it begins. */
   #planned: UpdateOptions | undefined;
   /** What a step that updates has made, until it is said that it counts. */
   #early: Values = {};
 
-  constructor(engine: Engine, compiled: Pick<CompiledStage, 'trained' | 'optimizer'>, state: StageState) {
+  constructor(
+    engine: Engine,
+    compiled: Pick<CompiledStage, 'trained' | 'optimizer'>,
+    { state, rampRounds }: { readonly state: StageState; readonly rampRounds: number | undefined },
+  ) {
     this.#engine = engine;
     this.#compiled = compiled;
     this.#state = state;
+    this.#rampRounds = rampRounds;
   }
 
   /** How the round that begins will be updated with; a step that updates takes that. */
@@ -46,7 +52,8 @@ export class StageUpdate {
 
   /** The scalars of an update with these options: the caller's, to be released. */
   scalars(options: UpdateOptions): Values {
-    const scalars = Object.entries(this.#compiled.optimizer.scalars(options));
+    const settings = { ...options, rampRounds: this.#rampRounds };
+    const scalars = Object.entries(this.#compiled.optimizer.scalars(settings));
     return Object.fromEntries(scalars.map(([name, value]) => [name, this.#engine.upload(scalar('float32', value))]));
   }
 

@@ -2,6 +2,7 @@
 // are malformed, too large, too slow, too many, or from strangers.
 
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
 import { readFile } from 'node:fs/promises';
 import { connect } from 'node:net';
 import { after, test } from 'node:test';
@@ -208,5 +209,26 @@ test('a drain answers what has come, and takes no more', async () => {
   await assert.rejects(fetch(`${server.url}/v2/health/live`));
   finish();
   assert.equal((await asked).status, 200);
+  await drained;
+});
+
+test('a request that crosses the end on its way is answered, and its connection ends', async () => {
+  const server = await start();
+  const socket = connect(Number(new URL(server.url).port), '127.0.0.1').setEncoding('utf8');
+  const sent = body([1, 2]);
+  const request = `POST /v2/models/sum/infer HTTP/1.1\r\nhost: a\r\ncontent-length: ${sent.length}\r\n\r\n${sent}`;
+  let text = '';
+  socket.on('data', (piece: string) => {
+    text += piece;
+  });
+  socket.write(request);
+  const answers = (): string[] => text.split('HTTP/1.1 ').slice(1);
+  while (answers().length < 1) await once(socket, 'data');
+  assert.match(answers()[0] ?? '', /^200 .*connection: keep-alive/is);
+  const drained = server.drain();
+  await assert.rejects(fetch(`${server.url}/v2/health/live`));
+  socket.write(request);
+  await once(socket, 'end');
+  assert.match(answers()[1] ?? '', /^200 .*connection: close.*"data":\[3\]/is);
   await drained;
 });

@@ -4,7 +4,7 @@
 
 import { createServer, type IncomingMessage, type RequestListener, type Server, type ServerResponse } from 'node:http';
 import { createServer as createTlsServer } from 'node:https';
-import type { AddressInfo } from 'node:net';
+import { type AddressInfo, Server as NetServer } from 'node:net';
 import { InputError } from '../../errors.ts';
 import type { Tensor } from '../../graph/tensor.ts';
 import {
@@ -47,7 +47,7 @@ export interface InferenceServerOptions {
 /** A server that listens. */
 export interface InferenceServer {
   readonly url: string;
-  /** Takes no requests any more; resolves when all that came have been answered. */
+  /** Takes no connections any more, and one more request of each; resolves when all that came have been answered. */
   drain(): Promise<void>;
 }
 
@@ -72,17 +72,18 @@ const lookForLateMs = 1000;
  * close it: a request that crosses the close on its way is lost.
  */
 const keepAliveMs = 75_000;
+/** How long a connection without a request is kept when the server ends: one may be on its way. */
+const crossingMs = 1_000;
 const headerLengthName = 'inference-header-content-length';
 
 /** Listens. Rejects with InputError where the address is taken or is not of this machine. */
 export async function startInferenceServer(options: InferenceServerOptions): Promise<InferenceServer> {
   const { host, port, tls, timeoutMs } = options;
-  const state = { isDraining: false, openCount: 0, bodyBytes: 0, onIdle: (): void => {} };
+  const state = { isDraining: false, bodyBytes: 0 };
+  const open = new OpenAnswers();
   const listener: RequestListener = (request, response) => {
-    state.openCount++;
-    void answer(options, state, request, response).finally(() => {
-      if (--state.openCount === 0) state.onIdle();
-    });
+    open.begin(response);
+    void answer(options, state, request, response).finally(() => open.end(response));
   };
   const timeouts = {
     requestTimeout: timeoutMs,
@@ -94,22 +95,63 @@ export async function startInferenceServer(options: InferenceServerOptions): Pro
   const server =
     tls === undefined ? createServer(timeouts, listener) : createTlsServer({ ...timeouts, ...tls }, listener);
   await listening(server, host, port);
+  let drained: Promise<void> | undefined;
+  const drain = async (): Promise<void> => {
+    state.isDraining = true;
+    const closed = new Promise<void>((resolve) => server.once('close', resolve));
+    // The close of an HTTP server ends connections without a request, too, which may have one on its way.
+    NetServer.prototype.close.call(server);
+    await Promise.race([closed, open.over()]);
+    open.stop();
+    server.closeAllConnections();
+    server.close();
+  };
   const { port: found } = server.address() as AddressInfo;
   const shown = host.includes(':') ? `[${host}]` : host;
   return {
     url: `${tls === undefined ? 'http' : 'https'}://${shown}:${found}`,
-    async drain() {
-      state.isDraining = true;
-      const idle = new Promise<void>((resolve) => {
-        state.onIdle = resolve;
-        if (state.openCount === 0) resolve();
-      });
-      server.close();
-      server.closeIdleConnections();
-      await idle;
-      server.closeAllConnections();
+    drain() {
+      drained ??= drain();
+      return drained;
     },
   };
+}
+
+/** The answers that are owed. */
+class OpenAnswers {
+  readonly #open = new Set<ServerResponse>();
+  #isLast = false;
+  #timer: NodeJS.Timeout | undefined;
+  #resolve = (): void => {};
+
+  begin(response: ServerResponse): void {
+    clearTimeout(this.#timer);
+    this.#open.add(response);
+    if (this.#isLast) response.setHeader('connection', 'close');
+  }
+
+  end(response: ServerResponse): void {
+    this.#open.delete(response);
+    this.#look();
+  }
+
+  /** From now on each answer is its connection's last; resolves when none has been owed for a while. */
+  over(): Promise<void> {
+    this.#isLast = true;
+    for (const response of this.#open) if (!response.headersSent) response.setHeader('connection', 'close');
+    return new Promise((resolve) => {
+      this.#resolve = resolve;
+      this.#look();
+    });
+  }
+
+  stop(): void {
+    clearTimeout(this.#timer);
+  }
+
+  #look(): void {
+    if (this.#isLast && this.#open.size === 0) this.#timer = setTimeout(this.#resolve, crossingMs);
+  }
 }
 
 function listening(server: Server, host: string, port: number): Promise<void> {
@@ -117,7 +159,9 @@ function listening(server: Server, host: string, port: number): Promise<void> {
     server.once('error', (error: NodeJS.ErrnoException) =>
       reject(
         new InputError(
-          `Nobody can listen on ${host}:${port} (${error.code ?? error.message}): choose another --listen.`,
+          error.code === 'EADDRINUSE'
+            ? `Something else listens on ${host}:${port} already: end that, or choose another --listen.`
+            : `Nobody can listen on ${host}:${port} (${error.code ?? error.message}): choose another --listen.`,
         ),
       ),
     );
@@ -165,7 +209,8 @@ async function route(
   response: ServerResponse,
 ): Promise<void> {
   const path = (request.url ?? '').split('?', 1)[0] as string;
-  const isReady = !state.isDraining && options.isReady();
+  const isAnswering = options.isReady();
+  const isReady = !state.isDraining && isAnswering;
   // Whether a process lives, and takes requests, is no secret.
   if (path === '/v2/health/live') return get(request, () => sendJson(response, 200, { live: true }));
   if (path === '/v2/health/ready')
@@ -187,7 +232,8 @@ async function route(
   if (request.method !== 'POST') throw new Refusal(405, 'Inference is asked for by POST.', { allow: 'POST' });
   const startMs = performance.now();
   response.once('close', () => options.onAnswered(response.statusCode, (performance.now() - startMs) / 1000));
-  if (!isReady) throw new Refusal(503, 'The pipeline is not ready.', { 'retry-after': '1' });
+  // Who has a connection may not know yet that this is the end.
+  if (!isAnswering) throw new Refusal(503, 'The pipeline is not ready.', { 'retry-after': '1' });
   await infer(options, state, request, response);
 }
 

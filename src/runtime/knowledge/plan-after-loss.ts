@@ -7,7 +7,7 @@ import { planInGrains, planInSamples, profileInGrains } from '../../planner/grai
 import { type Capacities, partitionedAgain } from '../../planner/replan/capacities.ts';
 import { lightReplan } from '../../planner/replan/light.ts';
 import { takeOver } from '../../planner/replan/respipe.ts';
-import { fittingWithCopies } from '../../planner/replan/room-for-copies.ts';
+import { fittingWithCopies, withCopies } from '../../planner/replan/room-for-copies.ts';
 import { assumedProfile, type ReplanInput } from '../../planner/replan/survivors.ts';
 import { program } from '../../schedule/generate.ts';
 import { scheduleOf } from '../../schedule/schedules.ts';
@@ -122,7 +122,10 @@ function withoutLost(
   const copied = withCopiesOf(plan, recovery ?? {});
   if (profile === undefined || (recovery?.replan ?? 'light') !== 'light') return copied;
   const isCopied = options.machine.replicateEvery !== 0;
-  return fittingWithCopies(copied, input.cluster, { profile, optimizerState: input.optimizerState ?? 0, isCopied });
+  const copies = { profile, optimizerState: input.optimizerState ?? 0, isCopied };
+  // Where rounds follow each other a run goes on after a loss, though there may be little room for further copies.
+  if (!scheduleOf(copied.schedule).isStream) return withCopies(copied, copies);
+  return fittingWithCopies(copied, input.cluster, copies);
 }
 
 function replanned(

@@ -102,7 +102,7 @@ function streamText({ round, staleness, correction }: Event<'stream'>): string {
 function relayedText({ between: [one, other] }: Event<'relayed'>): string {
   return (
     `${one} ↔ ${other} over this machine, since neither reaches the other: ` +
-    'with --port and --advertise one of them could be reached (asteroid doctor)'
+    'with --port and --advertise a worker could be reached, a browser cannot (asteroid doctor)'
   );
 }
 

@@ -50,6 +50,8 @@ export interface TrainingSpec {
   readonly aggregate?: number;
   /** Where rounds overlap, what makes up for weights that lag behind (training/staleness.ts). Absent: nothing. */
   readonly stalenessCorrection?: Correction['kind'];
+  /** Rounds until stale gradients get the whole learning rate (training/staleness.ts, `delayedRate`). Absent: none. */
+  readonly rampRounds?: number;
   /** The run trains by forward gradients. Absent: by backpropagation. */
   readonly forwardGradient?: ForwardGradientSpec;
 }
@@ -113,6 +115,7 @@ export const trainingSpecSchema: z.ZodType<TrainingSpec> = z.object({
   grain: z.number().int().positive().max(1e6).optional(),
   aggregate: z.number().int().positive().max(1e9).exactOptional(),
   stalenessCorrection: z.enum(['predict', 'nesterov']).exactOptional(),
+  rampRounds: z.number().int().positive().exactOptional(),
   forwardGradient: z
     .object({
       tangentCount: z.number().int().positive().max(tangentLimit),

@@ -152,7 +152,8 @@ export class DelayedTraining {
     const { gradients, loss, correctCount } = await this.#gradientsOf(round);
     const batch = batchAt(config, round);
     const gradientScale = await this.#scaleOf(round, gradients);
-    const settings = { learningRate: config.learningRate(round), gradientScale, step: round + 1 };
+    const { rampRounds } = this.#run.subject.training;
+    const settings = { learningRate: config.learningRate(round), gradientScale, step: round + 1, rampRounds };
     const [next, predicted]: [Values, Values] = [{}, {}];
     for (const part of this.#parts) {
       const results = await this.#update(part, gradients, settings);

@@ -5,6 +5,7 @@ import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
 import { defined } from '../../assert.ts';
+import { resolveSettings } from '../../cli/settings.ts';
 import { createOnnxRuntimeNodeEngine } from '../../engine/node/onnxruntime-node.ts';
 import { GraphBuilder } from '../../graph/builder.ts';
 import type { Tensor } from '../../graph/tensor.ts';
@@ -18,6 +19,7 @@ import type { Batch } from '../coordinator/options.ts';
 import { loadModel } from '../host/models.ts';
 import { trainDelayed } from './delayed-training.ts';
 import { trainedLayers } from './fine-tuning.ts';
+import { checkPlanFits } from './prepare.ts';
 import { bindToModel, labelCut, sizedByData } from './subject.ts';
 import { tangentScales } from './tangent-scales.ts';
 
@@ -197,4 +199,16 @@ test('activities are refused where samples or weights do not allow it', () => {
   const refused = { loss: 'cross-entropy', freeze: [], freezeAllBut: [], perturb: 'activations' } as const;
   assert.throws(() => trainedLayers(twice, refused), /--perturb activations cannot train "a.weight".*reads it, too/);
   assert.throws(() => trainedLayers(batchNormNet().graph, refused), /--batch-norm inference/);
+});
+
+test('a plan that shares out the stage whose activities move is refused', () => {
+  const { sequence } = runOf({ ...defined(activities[1], 'the case'), perturb: 'activations' }).subject;
+  const flags = { model: 'net', data: 'x', mode: 'forward-gradient', batch: String(batch), workers: '2' };
+  const settings = resolveSettings({ ...flags, perturb: 'activations' }, {}, '');
+  const plan = handPlan(
+    { schedule: 'forward-gradient', cuts: [], shares: [[5, 3]], microBatchCount: 1 },
+    sequence.layers.length,
+  );
+  assert.throws(() => checkPlanFits(plan, sequence, settings), /shares the last stage out to 2 devices/);
+  checkPlanFits(plan, sequence, { ...settings, perturb: 'weights' });
 });

@@ -2,17 +2,19 @@
 // for which nothing was measured.
 
 import type { Cluster, Plan } from '../../cluster/cluster.ts';
-import { heldStage, layerSessionBytes, movedBytes } from '../../cluster/inference-memory.ts';
+import {
+  type HeldStageDemand,
+  heldStage,
+  layerSessionBytes,
+  leastStageBytes,
+  movedBytes,
+} from '../../cluster/inference-memory.ts';
 import { bytesInMiB } from '../../cluster/memory.ts';
 import { InputError } from '../../errors.ts';
 import { cutBefore, cutBytes, type LayerSequence, parameterBytes } from '../../graph/layers.ts';
 
 /** What a device's stage needs. */
-interface Demand {
-  readonly device: string;
-  readonly weightBytes: number;
-  readonly activationBytes: number;
-}
+type Demand = Pick<HeldStageDemand, 'weightBytes' | 'sessionBytes' | 'moved'> & { readonly device: string };
 
 function demands({ stages }: Pick<Plan, 'stages'>, sequence: LayerSequence): readonly Demand[] {
   const cuts = Array.from({ length: sequence.layers.length + 1 }, (_, cut) => cutBytes(cutBefore(sequence, cut)));
@@ -21,7 +23,8 @@ function demands({ stages }: Pick<Plan, 'stages'>, sequence: LayerSequence): rea
     const weightBytes = own.reduce((sum, layer) => sum + parameterBytes(sequence, layer), 0);
     return devices.map((device, index) => ({
       ...{ device, weightBytes },
-      activationBytes: own.length * layerSessionBytes + (samples[index] ?? 0) * movedBytes(cuts, layers),
+      sessionBytes: own.length * layerSessionBytes,
+      moved: movedBytes(cuts, layers, samples[index] ?? 0),
     }));
   });
 }
@@ -42,9 +45,9 @@ export function plannedInferenceMiB(
 
 /** Throws InputError where a device has too little memory for its stage, though its weights lay in a file. */
 export function checkInferenceMemory(plan: Plan, sequence: LayerSequence, { devices }: Cluster): void {
-  for (const { device, weightBytes, activationBytes } of demands(plan, sequence)) {
+  for (const { device, weightBytes, ...demand } of demands(plan, sequence)) {
     const haveMiB = devices.find(({ name }) => name === device)?.memoryMiB ?? 0;
-    const needMiB = (weightBytes + activationBytes) / bytesInMiB;
+    const needMiB = leastStageBytes(demand, weightBytes) / bytesInMiB;
     if (needMiB > haveMiB)
       throw new InputError(
         `${device} would need at least ${Math.ceil(needMiB)} MiB for its part of the plan, and has ` +

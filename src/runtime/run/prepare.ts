@@ -3,7 +3,7 @@
 
 import { defined } from '../../assert.ts';
 import { differentiate } from '../../autodiff/differentiate.ts';
-import type { Cluster, Plan } from '../../cluster/cluster.ts';
+import type { Cluster, Plan, PlanLayout } from '../../cluster/cluster.ts';
 import { InputError } from '../../errors.ts';
 import type { Graph } from '../../graph/graph.ts';
 import { bufferBytes, type LayerSequence, parameterBytes } from '../../graph/layers.ts';
@@ -33,7 +33,7 @@ import { checkBest } from './best-metric.ts';
 import { type TrainedLayers, trainedLayers } from './fine-tuning.ts';
 import type { LoadedModel } from './loaded-model.ts';
 import { overSequences } from './sequences.ts';
-import { autoSchedule, correctionIn, recoveryOf, type TrainSettings } from './settings.ts';
+import { autoSchedule, correctionIn, rampOf, recoveryOf, type TrainSettings } from './settings.ts';
 import { withShorter } from './shorter.ts';
 import { bindToModel, labelCut, sizedByData, withSoftening } from './subject.ts';
 import { tangentScales } from './tangent-scales.ts';
@@ -82,7 +82,7 @@ export function prepareRunOn(checkHost: HostCheck, given: SessionInput): Prepare
   const hasIgnored = dataset.labels.ignored !== undefined;
   const training = {
     ...trainingSpec(settings, sequence, { frozen, hasIgnored, restSize: comingRestSize(order, settings) }),
-    ...correctionOf(input),
+    ...correctionOf(input, roundCount(settings, order)),
     ...forwardGradientOf(input, sequence, roundsPerEpoch(order)),
   };
   const state = checkpoint === undefined ? initialRunState(sequence) : resumedState(sequence, checkpoint, frozen);
@@ -105,7 +105,7 @@ function machineConfig(
 ): MachineConfig {
   const { sequence, training } = subject;
   const perEpoch = roundsPerEpoch(order);
-  const endRound = settings.steps ?? (settings.epochs ?? 1) * perEpoch;
+  const endRound = roundCount(settings, order);
   const firstRound = checkpoint?.round ?? 0;
   if (firstRound >= endRound && !isUnwritten)
     throw new InputError(`The run has done its ${endRound} rounds already: give more with --epochs or --steps.`);
@@ -183,11 +183,20 @@ function trainingSpec(
   };
 }
 
+/** The round before which a run ends. */
+function roundCount({ steps, epochs = 1 }: TrainSettings, order: BatchOrder): number {
+  return steps ?? epochs * roundsPerEpoch(order);
+}
+
 /** What makes up for old weights where rounds overlap, or may; nothing elsewhere. */
-function correctionOf({ settings, plan }: SessionInput): Pick<TrainingSpec, 'stalenessCorrection'> {
+function correctionOf(
+  { settings, plan }: SessionInput,
+  rounds: number,
+): Pick<TrainingSpec, 'stalenessCorrection' | 'rampRounds'> {
   const isStream = (settings.mode ?? plan?.schedule) === 'async' || settings.mode === 'auto';
   const correction = correctionIn(settings);
-  return isStream && correction !== 'none' ? { stalenessCorrection: correction } : {};
+  if (!isStream || correction === 'none') return {};
+  return { stalenessCorrection: correction, ...rampOf(settings, correction, rounds) };
 }
 
 /** What a run by forward gradients needs besides; nothing for others. */
@@ -305,9 +314,9 @@ function checkSchedule(name: string): void {
 
 /** A plan from a file must be for this model, batch and number of devices. */
 export function checkPlanFits(
-  plan: Plan,
+  plan: PlanLayout,
   sequence: LayerSequence,
-  { batch, microBatch, workers, remote }: TrainSettings,
+  { batch, microBatch, workers, remote, perturb }: TrainSettings,
 ): void {
   const layerCount = sequence.layers.length;
   const end = defined(plan.stages.at(-1), 'a stage').layers[1];
@@ -335,4 +344,10 @@ export function checkPlanFits(
       `The plan needs ${deviceCount} devices, the run has ${workers + remote}: raise --workers or --remote.`,
     );
   }
+  const last = defined(plan.stages.at(-1), 'a stage').samples.filter((share) => share > 0).length;
+  if (perturb === 'activations' && last > 1)
+    throw new InputError(
+      `The plan shares the last stage out to ${last} devices, and --perturb activations trains it on one: give it ` +
+        'one device, or leave --perturb out.',
+    );
 }

@@ -41,6 +41,7 @@ const optimizers: readonly Partial<TrainingSpec>[] = [
   { optimizer: { ...sgd, nesterov: true } },
   { optimizer: { ...sgd, kind: 'adam' } },
   { optimizer: { ...sgd, kind: 'adamw', weightDecay: 0.1 }, clipNorm: 0.5 },
+  { optimizer: { ...sgd, kind: 'lion', weightDecay: 0.1 } },
 ];
 
 function checkGoesOn(whole: Outcome, resumed: Outcome, tolerance: number): void {

@@ -170,3 +170,19 @@ export function correctionIn(
   const hasOther = aggregate > 0 || planner === 'ftpipehd';
   return hasOther || optimizer === 'lion' || (optimizer === 'sgd' && momentum === 0) ? 'none' : 'nesterov';
 }
+
+/** Of a run, the rounds in which the learning rate of stale stages rises to what was asked for. */
+const rampPart = 0.5;
+
+/**
+ * How long the learning rate of stale stages rises in a run of so many rounds (training/staleness.ts, `delayedRate`):
+ * with Adam and nesterov alone, where it was measured.
+ */
+export function rampOf(
+  { optimizer }: Pick<TrainSettings, 'optimizer'>,
+  correction: StalenessCorrection,
+  rounds: number,
+): { readonly rampRounds?: number } {
+  if (correction !== 'nesterov' || optimizer === 'sgd') return {};
+  return { rampRounds: Math.max(1, Math.round(rampPart * rounds)) };
+}

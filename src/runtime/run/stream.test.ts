@@ -155,19 +155,29 @@ const cases: readonly (readonly [title: string, given: Case])[] = [
     { shares: [[4], [4], [4]], microBatchCount: 1, stalenessCorrection: 'predict', optimizer: adam },
   ],
   [
+    'predicted weights, Lion',
+    {
+      ...{ shares: [[3, 1], [4]], microBatchCount: 1, stalenessCorrection: 'predict' },
+      optimizer: { ...sgd, kind: 'lion', weightDecay: 0.1 },
+    },
+  ],
+  [
     'predicted weights and aggregation',
     { shares: [[4], [4], [4]], microBatchCount: 1, stalenessCorrection: 'predict', aggregate: 1 },
   ],
   ["Nesterov's method", { shares: [[4], [4], [4]], microBatchCount: 1, stalenessCorrection: 'nesterov' }],
   [
     "Nesterov's method, Adam, four stages",
-    { shares: [[4], [4], [4], [4]], microBatchCount: 1, stalenessCorrection: 'nesterov', optimizer: adam },
+    {
+      ...{ shares: [[4], [4], [4], [4]], microBatchCount: 1, stalenessCorrection: 'nesterov' },
+      ...{ optimizer: adam, rampRounds: 4 },
+    },
   ],
   [
     "Nesterov's method, AdamW, replicated, three rounds late",
     {
       ...{ shares: [[3, 1], [4], [2, 2]], microBatchCount: 1, wish: { staleness: 3 } },
-      ...{ stalenessCorrection: 'nesterov', optimizer: adamw },
+      ...{ stalenessCorrection: 'nesterov', optimizer: adamw, rampRounds: 6 },
     },
   ],
   ['smaller rounds', { shares: [[4], [4], [4]], microBatchCount: 2, restSize: 3 }],

@@ -133,6 +133,7 @@ function ended(text: string): void {
   compute?.terminate();
   compute = undefined;
   void wakeLock?.release();
+  place.replaceChildren();
   form.hidden = false;
   leave.hidden = true;
   show(text);
@@ -145,6 +146,7 @@ function threadCount(): number {
 
 async function join(): Promise<void> {
   form.hidden = true;
+  warning.hidden = true;
   place.replaceChildren();
   compute = new Worker('/compute.js', { type: 'module' });
   compute.onmessage = ({ data }: MessageEvent<FromCompute>) => heard(data);

@@ -18,7 +18,7 @@ export function App() {
   const { view, connection, can, recording } = source;
   if (connection === 'refused')
     return (
-      <main class="plain">
+      <main class="alone">
         <h1>This window is closed</h1>
         <p>
           Open the link that the run printed. Each link lets one browser in: if it has been used, a window that is open
@@ -28,7 +28,7 @@ export function App() {
     );
   if (view === undefined)
     return (
-      <p class="plain">{connection === 'lost' ? 'The run does not answer. Trying again…' : 'Opening the window…'}</p>
+      <p class="alone">{connection === 'lost' ? 'The run does not answer. Trying again…' : 'Opening the window…'}</p>
     );
   return (
     <>

@@ -30,7 +30,7 @@ interface DeviceProps {
 
 function Device({ view, device, onDrain }: DeviceProps) {
   const { name, isPresent, busy, cores, usedCores, memoryMiB, peakMemoryMiB, residentMiB, engine, detail } = device;
-  const used = residentMiB ?? peakMemoryMiB;
+  const used = (residentMiB ?? peakMemoryMiB) || null; // 0: the device cannot tell, as a browser
   const isUsed = view.plan?.stages.some(({ devices }) => devices.includes(name)) === true;
   return (
     <li class={isPresent ? 'device' : 'device gone'}>
@@ -48,14 +48,12 @@ function Device({ view, device, onDrain }: DeviceProps) {
       <Meter
         name="Processor"
         fraction={usedCores === null ? 0 : usedCores / Math.max(cores, 1e-3)}
-        text={
-          usedCores === null ? `of ${counted(cores, 'core')}` : `${usedCores.toFixed(2)} of ${counted(cores, 'core')}`
-        }
+        text={usedCores === null ? counted(cores, 'core') : `${usedCores.toFixed(2)} of ${counted(cores, 'core')}`}
       />
       <Meter
         name="Memory"
         fraction={used === null ? 0 : used / Math.max(1, memoryMiB)}
-        text={used === null ? `of ${memory(memoryMiB)}` : `${memory(used)} of ${memory(memoryMiB)}`}
+        text={used === null ? memory(memoryMiB) : `${memory(used)} of ${memory(memoryMiB)}`}
       />
       <p class="dim detail">{[detail, engine].filter((text) => text !== '').join(' · ')}</p>
     </li>

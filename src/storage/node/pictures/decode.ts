@@ -2,7 +2,7 @@
 // WebP, the first frame of a GIF, TIFF and AVIF; grey, palette, 16 bit and CMYK become 8-bit sRGB, and what is
 // transparent shows white. Resizing averages (antialias), as torchvision's does.
 
-import { readFile } from 'node:fs/promises';
+import { readFileSync } from 'node:fs';
 import type { Augmentation, Region } from '../../../training/data/pictures/augment.ts';
 import { augmented, cropRegion, drawOf } from '../../../training/data/pictures/augment.ts';
 import type { PictureForm } from '../../../training/data/pictures/picture-form.ts';
@@ -26,7 +26,8 @@ const white = { r: 255, g: 255, b: 255 };
  * else what is left after resizing and cropping. Throws where the file cannot be decoded.
  */
 export async function decode(sharp: Sharp, path: string, { form, augment }: Recipe): Promise<Raster> {
-  const upright = sharp(await readFile(path), { failOn: 'error', limitInputPixels: 2 ** 28 })
+  // In a thread of its own: reading without waiting takes a millisecond more of it.
+  const upright = sharp(readFileSync(path), { failOn: 'error', limitInputPixels: 2 ** 28 })
     .autoOrient()
     .flatten({ background: white })
     .toColourspace('srgb');
