@@ -95,7 +95,7 @@ test('the README and the page after it hold these commands and no others', async
 /** Why this machine is not made its own second one. */
 function missingSecondMachine(): string | false {
   if (ownAddresses().length === 0) return 'this machine has no address on a network';
-  return missingNamespaces() === false && 'second-machine.test runs these lines over two namespaces';
+  return missingNamespaces() === false && 'second-machine.long.test runs these lines over two namespaces';
 }
 
 test('a second machine, which is this one, reached over its own address', {

@@ -48,7 +48,7 @@ function attempt(input: PlanInput): Plan | string {
 }
 
 // bench/planner.ts runs 300 seeds with batches of up to 8 samples, which takes some minutes.
-const seedCount = Number(process.env['PLANNER_SEEDS'] ?? 20);
+const seedCount = Number(process.env['PLANNER_SEEDS'] ?? 12);
 
 test(`best is exhaustive's optimum, proven, on ${seedCount} random problems; no plan is below a stated bound`, () => {
   let refusedCount = 0;
