@@ -13,15 +13,14 @@ const timeoutMs = 600_000;
 /** Files at a time, on a machine with two cores: the third computes while others wait for processes and time-outs. */
 const concurrency = 3;
 /** Files whose tests measure what processes of their own take or get, with both cores: one at a time. */
-const alone = /\/(?:cli\/quickstart|lab\/\w+)\.test\.js$/;
+const alone = /\/(?:cli\/(?:quickstart|infer-faults\.long)|lab\/\w+)\.test\.js$/;
 
 /** Files that take minutes: clusters of processes that are killed, browsers, the examples. */
 const long = /\.long\.test\.js$/;
 
 /**
  * The compiled test files below `folder` whose path contains one of `words`; without words, those that take minutes, or
- * all others. A file whose source is gone is
- * left out: a stale build.
+ * all others. A file whose source is gone is left out: a stale build.
  */
 function testFiles(folder: string, words: readonly string[], isLong: boolean): string[] {
   const sources = join(folder, '..', 'src');
