@@ -32,6 +32,7 @@ import { RunPlanner } from './run-planner.ts';
 import { RunTests } from './run-tests.ts';
 import { recoveryOf } from './settings.ts';
 
+/** What a run has of the machine it runs on. */
 export interface SessionEnvironment {
   readonly clock: Clock;
   readonly observe: Observer;
