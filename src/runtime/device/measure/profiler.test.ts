@@ -336,7 +336,7 @@ test('an update takes what its graphs take, by the weights that it changes', asy
   assert.ok(Math.abs((perByte[0] as number) - (perByte[2] as number)) < 1e-12);
 });
 
-test('of forward gradients, a round draws its directions twice: both count with its end, none with its passes', async () => {
+test('directions are drawn twice a round: both count with its end, none with its passes', async () => {
   const fake = createFakeEngine();
   let drawn = 0;
   const engine: Engine = {
