@@ -63,7 +63,10 @@ export interface StageTrial {
    * made.
    */
   microBatch(): Promise<TrialTimes>;
-  /** Milliseconds of a round's end: the gradients' norm and the update. */
+  /**
+   * Milliseconds of what a round has once, whatever its micro-batches: the gradients' norm, the update, and of forward
+   * gradients the directions, which are drawn for the passes and again for the update.
+   */
   update(): Promise<number>;
   /** Frees everything. */
   release(): void;
@@ -114,6 +117,7 @@ export async function createStageTrial(
         await totals;
         stage.beginRound(step);
         stage.dropVersion(step - 1);
+        tangents?.draw(0); // micro-batches of a trial are all of round 0
       });
       return computeMs;
     },
