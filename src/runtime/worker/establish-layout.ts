@@ -124,8 +124,8 @@ async function place(
 }
 
 /**
- * Compiles a stage. One that is ready after another layout has been announced, or after the end, is disposed of at once;
- * until then the worker has not ended, and its engine is there.
+ * Compiles a stage. One that is ready after another layout has been announced, or after the end, is disposed of at
+ * once; until then the worker has not ended, and its engine is there.
  */
 function newStage(context: WorkerContext, options: StageOptions): Promise<StagePort> {
   const { engine, stageStore, weightFiles, memoryBytes } = context.options;

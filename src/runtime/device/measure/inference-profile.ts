@@ -7,6 +7,7 @@
 
 import { defined } from '../../../assert.ts';
 import type { DeviceTimes } from '../../../cluster/cluster.ts';
+import { passOverhead } from '../../../cluster/overhead.ts';
 import type { Engine, Executable } from '../../../engine/engine.ts';
 import { GraphBuilder } from '../../../graph/builder.ts';
 import type { Graph } from '../../../graph/graph.ts';
@@ -34,7 +35,7 @@ const partRuns: Runs = { ms: 60, least: 3, most: 12 };
 const layerRuns: Runs = { ms: 10, least: 2, most: 5 };
 const emptyRuns: Runs = { ms: 5, least: 5, most: 30 };
 
-/** Layers of more kinds are not compiled alone: of twelve transformer blocks there are twelve, of a ConvNet up to 72. */
+/** Layers of more kinds are not compiled alone: DeiT has twelve, EfficientNet-B1 72. */
 const mostKinds = 16;
 /** Of a part's time, what its layers then have by their operations; the rest they have by being one. */
 const flopsWeight = 0.9;
@@ -83,22 +84,21 @@ class Trials {
 
   async times(): Promise<DeviceTimes> {
     const { batchSizes } = this.#options;
-    const callMs = (await this.#timeCall()).computeMs;
-    const shares = await this.#layerShares(defined(batchSizes.at(-1), 'a batch size'), callMs);
+    const emptyMs = (await this.#timeCall()).computeMs;
+    const shares = await this.#layerShares(defined(batchSizes.at(-1), 'a batch size'), emptyMs);
     const forwardMs: number[][] = [];
     const mainsMs: number[] = [];
     for (const batchSize of batchSizes) {
       const works: Work[] = [];
       for (const part of this.#parts) works.push(await this.#timeStage(part, batchSize, partRuns));
       for (const { mainMs } of works) if (mainMs !== undefined) mainsMs.push(mainMs);
-      const partMs = this.#pooled(works.map(({ computeMs }) => layersMs(computeMs, callMs)));
+      const partMs = this.#pooled(works.map(({ computeMs }) => layersMs(computeMs, emptyMs)));
       forwardMs.push(this.#parts.flatMap((part, index) => shares.slice(...part).map((one) => one * at(partMs, index))));
     }
     return {
       forwardMs,
       backwardMs: forwardMs.map((row) => row.map(() => 0)),
-      callMs,
-      ...(mainsMs.length === 0 ? {} : { passMs: median(mainsMs) }),
+      ...passOverhead(emptyMs, mainsMs.length === 0 ? undefined : median(mainsMs)),
     };
   }
 
@@ -111,8 +111,8 @@ class Trials {
   }
 
   /** What each layer takes of its part's time. */
-  async #layerShares(batchSize: number, callMs: number): Promise<readonly number[]> {
-    const sizes = this.#isRepeated ? await this.#timeAlone(batchSize, callMs) : this.#flops();
+  async #layerShares(batchSize: number, emptyMs: number): Promise<readonly number[]> {
+    const sizes = this.#isRepeated ? await this.#timeAlone(batchSize, emptyMs) : this.#flops();
     const flat = this.#isRepeated ? 0 : 1 - flopsWeight;
     return this.#parts.flatMap((part) => {
       const own = sizes.slice(...part);
@@ -130,12 +130,12 @@ class Trials {
   }
 
   /** What layers take alone. Those that compute the same are measured once. */
-  async #timeAlone(batchSize: number, callMs: number): Promise<readonly number[]> {
+  async #timeAlone(batchSize: number, emptyMs: number): Promise<readonly number[]> {
     const known = new Map<string, number>();
     for (const [layer, kind] of this.#kinds.entries()) {
       if (known.has(kind)) continue;
       const { computeMs } = await this.#timeStage([layer, layer + 1], batchSize, layerRuns, onlyMade);
-      known.set(kind, layersMs(computeMs, callMs));
+      known.set(kind, layersMs(computeMs, emptyMs));
     }
     return this.#kinds.map((kind) => defined(known.get(kind), 'a time'));
   }
