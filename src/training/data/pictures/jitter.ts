@@ -2,10 +2,10 @@
 // they wait as a table of 256 values until the next step that reads pixels, or until bytes become numbers.
 
 import type { Random } from '../../../random.ts';
+import { blend, meanLuma, saturate } from './color.ts';
 import { between } from './draw.ts';
 import { turnHue } from './hue.ts';
 import { type Raster, sameTones, type Toned, tonesOf } from './raster.ts';
-import { blend, meanLuma, saturate } from './color.ts';
 
 /** ColorJitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1), in a drawn order. The source stays as it is. */
 export function colorJitter(raster: Raster, random: Random): Toned {
