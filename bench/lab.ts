@@ -2,7 +2,7 @@
 // root, iproute2. Each section is a file of bench/lab/.
 //   npm run bench:lab -- [--json] [--section forms,links,…] [--only WORD] [--rounds N] [--warm-up SECONDS] [-o FILE]
 //     [--priority normal] [--python FILE] [--caches FOLDER] [--skip-single] [--profile-each] [--profile quick]
-//     [--pool] [--planning SECONDS] [--plot FILE]
+//     [--planning SECONDS] [--plot FILE]
 //
 //   --section  forms,links (the default), table4, memory, together, peers, recovery, slowed, async, ftpipehd, forward,
 //              infer, pipeedge, bits:
@@ -27,7 +27,6 @@
 //   --skip-single leaves out the best single device of each group; speed-ups over it are null
 //   --profile-each measures the devices anew before each form: a host that others share has another speed minutes later
 //   --profile  quick: measures devices as a run does, in seconds; full (the default) takes minutes on slow devices
-//   --pool     devices of as many cores have one profile, the mean of what they measured
 //   --planning how long a planner may take for each form (45)
 //   --plot     throughput around the first loss of section recovery, as SVG; -o: the tables as Markdown
 
@@ -63,7 +62,6 @@ const { values: flags } = parseArgs({
     'skip-single': { type: 'boolean', default: false },
     'profile-each': { type: 'boolean', default: false },
     profile: { type: 'string', default: 'full' },
-    pool: { type: 'boolean', default: false },
     planning: { type: 'string', default: '45' },
     plot: { type: 'string' },
     output: { type: 'string', short: 'o' },
@@ -109,7 +107,6 @@ const bench: LabBench = {
   skipSingle: flags['skip-single'],
   profileEach: flags['profile-each'],
   thoroughness: flags.profile === 'quick' ? 'quick' : 'full',
-  isPooled: flags.pool,
   planningMs: Number(flags.planning) * 1000,
   plot: flags.plot,
   log: (text) => process.stderr.write(`${text}\n`),

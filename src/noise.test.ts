@@ -48,21 +48,23 @@ for (const kind of ['gaussian', 'rademacher'] as const) {
   });
 }
 
-test('parts lie at their places, are scaled, and add up', () => {
-  const draw = (...parts: readonly NoisePart[]): Float32Array => {
-    const found = new Float32Array(300).fill(9);
-    writeNoise(found, { kind: 'gaussian', seed: 1, round: 2, parts });
-    return found;
-  };
-  const part = { name: 'w', offset: 0, count: 101, scale: 1, tangent: 0 };
-  const [first, second] = [draw(part), draw({ ...part, tangent: 1 })];
-  const both = draw({ ...part, offset: 50, scale: 0.5 }, { ...part, offset: 50, scale: -2, tangent: 1 });
-  assert.deepEqual([...both.subarray(0, 50), ...both.subarray(151)], new Array(199).fill(0));
-  for (let index = 0; index < 101; index++) {
-    const expected = Math.fround(Math.fround(0.5 * (first[index] as number)) - 2 * (second[index] as number));
-    assert.equal(both[50 + index], expected);
-  }
-});
+for (const kind of ['gaussian', 'rademacher'] as const) {
+  test(`parts of ${kind} noise lie at their places, are scaled, and add up`, () => {
+    const draw = (...parts: readonly NoisePart[]): Float32Array => {
+      const found = new Float32Array(300).fill(9);
+      writeNoise(found, { kind, seed: 1, round: 2, parts });
+      return found;
+    };
+    const part = { name: 'w', offset: 0, count: 101, scale: 1, tangent: 0 };
+    const [first, second] = [draw(part), draw({ ...part, tangent: 1 })];
+    const both = draw({ ...part, offset: 50, scale: 0.5 }, { ...part, offset: 50, scale: -2, tangent: 1 });
+    assert.deepEqual([...both.subarray(0, 50), ...both.subarray(151)], new Array(199).fill(0));
+    for (let index = 0; index < 101; index++) {
+      const expected = Math.fround(Math.fround(0.5 * (first[index] as number)) - 2 * (second[index] as number));
+      assert.equal(both[50 + index], expected);
+    }
+  });
+}
 
 for (const kind of ['gaussian', 'rademacher'] as const) {
   test(`${kind} noise has mean 0, variance 1 and no correlation between neighbours`, () => {

@@ -12,7 +12,6 @@ import { program } from '../../dist/schedule/generate.js';
 import { createSimulator, type Simulator } from '../../dist/simulator/simulate.js';
 import type { Simulation } from '../../dist/simulator/simulation.js';
 import { steadyRoundMs } from '../../dist/simulator/steady.js';
-import { pooledProfile } from './alike.ts';
 import type { DeviceRounds } from './events.ts';
 import type { Sizes } from './layout.ts';
 import { openTestbed, type RunDocuments, type Testbed, type TrainOptions, type TrainRun } from './testbed.ts';
@@ -32,8 +31,6 @@ export interface LabBench {
   readonly profileEach: boolean;
   /** How devices are measured. */
   readonly thoroughness: Thoroughness;
-  /** Whether devices of as many cores have one profile, the mean of theirs. */
-  readonly isPooled: boolean;
   /** For which a planner may look for a plan. */
   readonly planningMs: number;
   /** Where section recovery draws its plot. */
@@ -232,8 +229,7 @@ export async function measured(bench: LabBench, group: Group, bed: Testbed, { co
   const copied = copies ? [] : ['--replicate-every', '0'];
   const settings = [...settingsOf(group), '--replicate-batch-norm', '--profile', bench.thoroughness, ...copied];
   const train: ReadyGroup['train'] = (args, options) => bed.train([...settings, ...args], { ...options, batch });
-  const { profile: own, cluster } = await measurements(train);
-  const profile = bench.isPooled ? pooledProfile(own, bed.lab.layout.devices) : own;
+  const { profile, cluster } = await measurements(train);
   const simulate = createSimulator(profile, cluster);
   return {
     bed,

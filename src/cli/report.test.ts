@@ -77,6 +77,18 @@ const middle: readonly RunEvent[] = [
   { kind: 'profiled', device: 'laptop', cached: true, sampleMs: 0.1 },
   { kind: 'phase', phase: 'planning' },
   { kind: 'cluster', cluster },
+  {
+    kind: 'profile',
+    profile: {
+      ...{ model: 'm', inputBytes: 1, labelBytes: 1, layers: [], batchSizes: [1] },
+      devices: Object.fromEntries(
+        [3, 3, 4, 4].map((ms, index) => [
+          ['board', 'laptop', 'mini-pc', 'phone'][index],
+          { forwardMs: [[ms]], backwardMs: [[ms]] },
+        ]),
+      ),
+    },
+  },
   { kind: 'plan', plan, planningMs: 12.4, layerNames },
   { kind: 'left', device: 'phone', reason: 'the plan is faster without this device' },
   { kind: 'phase', phase: 'deploying' },
@@ -97,6 +109,7 @@ const planned = [
   'Links      board ↔ laptop     94 Mbps    0.31 ms',
   '           board ↔ mini-pc   940 Mbps   12.50 ms',
   '           laptop ↔ phone    1.4 Gbps    0.21 ms',
+  'Profile    board, laptop: taken as equal, each as the middle of what they measured',
   'Plan       by planner "asteroid" in 12 ms',
   '           ┌ stage 0 ───────────────────┐    ┌ stage 1 ────────────────────┐',
   '           │ conv1 … pool2              │ ─▶ │ hidden … classifier         │',

@@ -1,7 +1,7 @@
 // Turns a run's events into what a person or a program reads. A person: devices, links, profile, plan, training bar. A
 // program (`--json`): one JSON line an event.
 
-import type { Cluster, Plan } from '../cluster/cluster.ts';
+import type { Cluster, Plan, Profile } from '../cluster/cluster.ts';
 import { drawPlan } from '../cluster/draw.ts';
 import { processMiBOf } from '../cluster/memory.ts';
 import { lineOf, memoryLoweredText, recoveringText } from '../runtime/protocol/event-lines.ts';
@@ -64,6 +64,8 @@ class HumanReport {
   readonly #terminal: Terminal;
   readonly #now: () => number;
   readonly #profiles = new Map<string, { done: number; total: number }>();
+  /** By device: what it measured. */
+  readonly #sampleMs = new Map<string, number>();
   readonly #deviceNames: string[] = [];
   readonly #engines = new Map<string, string>();
   /** Devices whose peak memory has been shown. */
@@ -98,6 +100,8 @@ class HumanReport {
         return this.#profiled(event);
       case 'cluster':
         return this.#links(event.cluster);
+      case 'profile':
+        return this.#equals(event.profile);
       case 'modes':
         return printModes(event.modes, event.chosen, this.#terminal);
       case 'plan':
@@ -184,6 +188,7 @@ class HumanReport {
 
   #profiled(event: Event<'profiled'>): void {
     this.#profiles.delete(event.device);
+    this.#sampleMs.set(event.device, event.sampleMs);
     this.#showProfiles();
     const { colors } = this.#terminal;
     const speed = grouped(Math.round(1000 / event.sampleMs)).padStart(7);
@@ -191,6 +196,19 @@ class HumanReport {
       'Profile',
       `${this.#name(event.device)}  ${speed} samples/s alone${event.cached ? colors.dim('  measured before') : ''}`,
     );
+  }
+
+  /** Before there is a plan: devices that measured something else and have the same times in it. */
+  #equals({ devices }: Profile): void {
+    if (this.#plan !== undefined) return;
+    const groups = new Map<string, string[]>();
+    for (const [name, { forwardMs }] of Object.entries(devices)) {
+      const key = JSON.stringify(forwardMs);
+      groups.set(key, [...(groups.get(key) ?? []), name]);
+    }
+    for (const names of groups.values())
+      if (new Set(names.map((name) => this.#sampleMs.get(name))).size > 1)
+        this.#section('Profile', `${names.join(', ')}: taken as equal, each as the middle of what they measured`);
   }
 
   #links(cluster: Cluster): void {

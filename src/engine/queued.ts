@@ -98,6 +98,8 @@ class QueuedEngine implements Engine {
   readonly #values = new ValueTable<Slot>();
   readonly #kernels = new Set<Kernel>();
   readonly #tasks: (() => Promise<void>)[] = [];
+  /** The newest releases: those that follow each other are one task, since timing one takes longer than most. */
+  #releases: { readonly slots: Slot[]; readonly task: () => Promise<void> } | undefined;
   readonly #pool: BufferPool | undefined;
   readonly #now: () => number;
   #isWorking = false;
@@ -183,7 +185,15 @@ class QueuedEngine implements Engine {
 
   release(value: Value): void {
     const slot = this.#values.remove(value);
-    this.#enqueue(() => this.#timed(async () => this.#drop(slot)));
+    const last = this.#releases;
+    if (last !== undefined && this.#tasks.at(-1) === last.task) {
+      last.slots.push(slot);
+      return;
+    }
+    const slots = [slot];
+    const task = (): Promise<void> => this.#timed(async () => slots.forEach((each) => this.#drop(each)));
+    this.#releases = { slots, task };
+    this.#enqueue(task);
   }
 
   trim(leastBytes = 0): void {

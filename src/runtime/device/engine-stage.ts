@@ -95,6 +95,7 @@ export class EngineStage implements StagePort {
     this.#tangents = tangents;
     this.tangents = tangents && {
       count: tangents.count,
+      draw: (round) => void (tangents.isOfActivities || tangents.of(round)),
       estimate: (round, derivatives) => this.#estimate(tangents, round, derivatives),
     };
     this.#exchange = new GradientExchange({ engine, compiled, sums, state });

@@ -144,6 +144,8 @@ export interface StageCosts {
 export interface TangentPort {
   /** Tangents that its passes carry along. */
   readonly count: number;
+  /** Draws what the round's passes move weights by, which the first of them would do. */
+  draw(round: number): void;
   /**
    * Queues the round's gradients from the derivatives of the sum of its samples' losses, one for each tangent.
    */

@@ -36,8 +36,8 @@ test('devices of one class share the middle of what they measured, layer by laye
   assert.equal(found.get('a'), found.get('b'));
   assert.equal(found.get('a'), found.get('c'));
   assert.deepEqual(
-    timesByClass([measured('a', 0), measured('b', 6)]).get('a'),
-    measured('', 3).times,
+    timesByClass([measured('a', 0), measured('b', 4)]).get('a'),
+    measured('', 2).times,
     'of two, the mean',
   );
 });
@@ -88,6 +88,13 @@ test('a device slower than its class by more than noise keeps its own times, and
   const found = timesByClass([measured('a', 0), slow, measured('b', 2)]);
   assert.equal(found.get('slow'), slow.times);
   assert.deepEqual(found.get('a'), measured('', 1).times);
+});
+
+test('of two devices neither takes part of the other’s slowness beyond noise', () => {
+  const [a, hot] = [measured('a', 0), measured('hot', 15)];
+  const found = timesByClass([a, hot]);
+  assert.equal(found.get('a'), a.times);
+  assert.equal(found.get('hot'), hot.times);
 });
 
 test('a table that one of them does not have is left out', () => {

@@ -15,10 +15,10 @@ export interface MeasuredDevice {
 }
 
 /**
- * A device whose whole model takes this many times as long as its class's median, or as much less, is really slower or
- * faster: noise does not explain it.
+ * A device whose whole model takes this many times as long as its class's, or as much less, is really slower or faster,
+ * as one that is too hot: measurements of equal devices are within 4 % (bench/results/2026-11-28-async-lab.md).
  */
-const leastDifference = 1.35;
+const leastDifference = 1.1;
 
 /**
  * By device, its times. Devices of one class share one object, which holds the middle of what they measured, layer by
@@ -32,7 +32,7 @@ export function timesByClass(devices: readonly MeasuredDevice[]): ReadonlyMap<st
     classes.set(own, [...(classes.get(own) ?? []), device]);
   }
   for (const alike of classes.values()) {
-    const usualMs = middle(alike.map(totalMs));
+    const usualMs = usualOf(alike.map(totalMs));
     const equal = alike.filter((device) => {
       const ratio = totalMs(device) / usualMs;
       return ratio < leastDifference && ratio > 1 / leastDifference;
@@ -57,6 +57,11 @@ function processorOf({ cpuModel, cores, cpuQuotaCores, engine }: DeviceFacts): s
 export function likenessOf(facts: DeviceFacts): string | undefined {
   const processor = processorOf(facts);
   return processor === undefined ? undefined : `${facts.machine} ${processor}`;
+}
+
+/** The lower median, one of the values: of two devices that differ, the faster is what their class can do. */
+function usualOf(values: readonly number[]): number {
+  return values.toSorted((a, b) => a - b)[(values.length - 1) >> 1] ?? 0;
 }
 
 /** Forward and backward of the whole model at the largest size. */

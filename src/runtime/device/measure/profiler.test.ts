@@ -336,6 +336,33 @@ test('an update takes what its graphs take, by the weights that it changes', asy
   assert.ok(Math.abs((perByte[0] as number) - (perByte[2] as number)) < 1e-12);
 });
 
+test('directions are drawn twice a round: both count with its end, none with its passes', async () => {
+  const fake = createFakeEngine();
+  let drawn = 0;
+  const engine: Engine = {
+    ...fake,
+    draw(shape, noise) {
+      drawn++;
+      return fake.draw(shape, noise);
+    },
+  };
+  const forwardGradient = { tangentCount: 1, kind: 'rademacher', scales: {}, roundsPerEpoch: 1 } as const;
+  const trial = await createStageTrial(engine, {
+    ...{ sequence: chainOfLinears(2), layers: [0, 3], sampleCount: 4, microBatchSize: 4, label, form: wholeForm },
+    training: { ...assumedTraining(4, []), forwardGradient },
+  });
+  const drawsOf = async (work: () => Promise<unknown>): Promise<number> => {
+    const before = drawn;
+    await work();
+    return drawn - before;
+  };
+  const first = await drawsOf(() => trial.microBatch());
+  assert.ok(first > 0);
+  assert.equal(await drawsOf(() => trial.update()), 2 * first);
+  assert.equal(await drawsOf(() => trial.microBatch()), 0);
+  trial.release();
+});
+
 test('input gradients are part of the backward pass: none in the first layer, all in frozen layers', async () => {
   const { times } = await profileLayers(
     createFakeEngine(),

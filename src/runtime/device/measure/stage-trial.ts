@@ -38,8 +38,8 @@ export interface TrialTimes {
   readonly mainMs: number | undefined;
 }
 
-/** What is worked in some time. */
-interface Work {
+/** What is worked in some time. Milliseconds; `mainMs` as in TrialTimes. */
+export interface Work {
   readonly computeMs: number;
   readonly mainMs: number | undefined;
 }
@@ -63,7 +63,10 @@ export interface StageTrial {
    * made.
    */
   microBatch(): Promise<TrialTimes>;
-  /** Milliseconds of a round's end: the gradients' norm and the update. */
+  /**
+   * Milliseconds of what a round has once, whatever its micro-batches: the gradients' norm, the update, and of forward
+   * gradients the directions, which are drawn for the passes and again for the update.
+   */
   update(): Promise<number>;
   /** Frees everything. */
   release(): void;
@@ -114,6 +117,7 @@ export async function createStageTrial(
         await totals;
         stage.beginRound(step);
         stage.dropVersion(step - 1);
+        tangents?.draw(0); // micro-batches of a trial are all of round 0
       });
       return computeMs;
     },
@@ -122,7 +126,7 @@ export async function createStageTrial(
 }
 
 /** What is worked until `work` and everything that it queues is done. */
-async function timedWork(
+export async function timedWork(
   engine: Engine,
   processWork: ProcessClock | undefined,
   work: () => Promise<unknown>,
