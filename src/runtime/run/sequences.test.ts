@@ -141,7 +141,7 @@ test('the pieces of a batch that is sent are those of the whole batch', () => {
     [0, 3],
     [batch - 5, batch],
   ] as const) {
-    const cut = (value: Tensor): Tensor => sliceSamples(value, 0, ...range);
+    const cut = (value: Tensor): Tensor => sliceSamples(value, 0, range[0], range[1]);
     assert.deepEqual(
       fed.piece('input', range).map(({ shape, data }) => [shape, [...data]]),
       whole.inputs.map(cut).map(({ shape, data }) => [shape, [...data]]),
