@@ -97,20 +97,22 @@ function writeArrays(folder: string): string {
   return `npy:${x},${y}`;
 }
 
-/** Median seconds of a round of MobileNetV2 in one process. */
-function roundSeconds(data: readonly string[], out: string): number {
+/** Of MobileNetV2 in one process: median seconds of a round, and the part of all rounds that waited for data. */
+function rounds(data: readonly string[], out: string): { readonly seconds: number; readonly waiting: number } {
   const main = fileURLToPath(new URL('../dist/cli/main.js', import.meta.url));
   const model = `mobilenet-v2:classes=${classCount}`;
   const args = ['train', '--model', model, '--batch', '16', '--steps', options.steps, '--json', '--out', out, ...data];
   const ended = spawnSync(process.execPath, [main, ...args], { encoding: 'utf8' });
   if (ended.status !== 0) throw new Error(ended.stderr);
-  const rates = ended.stdout
+  const lines = ended.stdout
     .trim()
     .split('\n')
-    .map((line) => JSON.parse(line) as { event: string; samplesPerS: number })
+    .map((line) => JSON.parse(line) as { event: string; samplesPerS: number; dataWaitMs?: number })
     .filter(({ event }) => event === 'round')
-    .map(({ samplesPerS }) => 16 / samplesPerS);
-  return median(rates.slice(2));
+    .slice(2);
+  const seconds = lines.map(({ samplesPerS }) => 16 / samplesPerS);
+  const waited = lines.reduce((sum, { dataWaitMs = 0 }) => sum + dataWaitMs / 1000, 0);
+  return { seconds: median(seconds), waiting: waited / seconds.reduce((sum, each) => sum + each, 0) };
 }
 
 const folder = mkdtempSync(join(tmpdir(), 'asteroid-loading-'));
@@ -121,11 +123,11 @@ try {
   const training = options['skip-training']
     ? undefined
     : {
-        inMemory: roundSeconds(['--data', writeArrays(folder)], join(folder, 'a')),
-        fromFiles: roundSeconds(['--data', `images:${photos}`, '--augment', augment], join(folder, 'b')),
+        inMemory: rounds(['--data', writeArrays(folder)], join(folder, 'a')),
+        fromFiles: rounds(['--data', `images:${photos}`, '--augment', augment], join(folder, 'b')),
       };
-  const waiting = training && Math.max(0, 1 - training.inMemory / training.fromFiles);
-  const result = { machine: machine(), threads, fresh, cached, torchvision: theirs, training, waiting };
+  const slower = training && training.fromFiles.seconds / training.inMemory.seconds - 1;
+  const result = { machine: machine(), threads, fresh, cached, torchvision: theirs, training, slower };
   if (options.json) console.log(JSON.stringify(result));
   const ratio = (rate: number): string => (theirs === undefined ? '' : (rate / theirs).toFixed(2));
   const rows = [
@@ -134,13 +136,14 @@ try {
     ['torchvision, DataLoader', theirs?.toFixed(0) ?? 'not measured', ''],
   ];
   const rates = table([`loader, ${threads} threads`, 'samples/s', 'over torchvision'], rows);
-  const rounds =
+  const summary =
     training === undefined
       ? ''
-      : `\nA round of MobileNetV2 with 16 samples takes ${training.inMemory.toFixed(2)} s on data in memory and ` +
-        `${training.fromFiles.toFixed(2)} s on pictures: devices wait ${percent(waiting ?? 0)} of it.\n`;
-  if (!options.json) console.log(`${rates}\n${rounds}`);
-  writeResult('loading', (date) => `# Loading of pictures (${date})\n\n${machine()}.\n\n${rates}\n${rounds}`);
+      : `\nA round of MobileNetV2 with 16 samples takes ${training.inMemory.seconds.toFixed(2)} s on data in memory and ` +
+        `${training.fromFiles.seconds.toFixed(2)} s on pictures, ${percent(slower ?? 0)} longer: ` +
+        `${percent(training.fromFiles.waiting)} of the time devices wait for data.\n`;
+  if (!options.json) console.log(`${rates}\n${summary}`);
+  writeResult('loading', (date) => `# Loading of pictures (${date})\n\n${machine()}.\n\n${rates}\n${summary}`);
 } finally {
   rmSync(folder, { recursive: true });
 }

@@ -37,6 +37,8 @@ export interface RoundMetrics {
   readonly lr: number;
   /** Fraction of right predictions in this batch; null if the loss has none. */
   readonly accuracy: number | null;
+  /** Of samples that are read from files: how much later the batch came than the round before was over. */
+  readonly dataWaitMs?: number;
 }
 
 /** What a run reports while it goes on; `asteroid train --json` prints most of them as lines. */

@@ -1,6 +1,7 @@
 // The batches of a run's rounds. Where samples are read from files, those of the coming rounds are read while devices
 // compute.
 
+import type { Clock } from '../../clock.ts';
 import { batchOf } from '../../training/data/batch.ts';
 import { type Batch, type Dataset, gatherField } from '../../training/data/dataset.ts';
 import { type BatchOrder, batchIndices, epochOf, roundLength } from '../../training/data/order.ts';
@@ -14,9 +15,13 @@ export class BatchesAhead {
   readonly #dataset: Dataset;
   readonly #order: BatchOrder;
   readonly #endRound: number;
+  readonly #clock: Clock;
   readonly #coming = new Map<number, Promise<Batch>>();
+  /** When the batches of rounds that are not over were read. */
+  readonly #cameMs = new Map<number, number>();
 
-  constructor(dataset: Dataset, order: BatchOrder, endRound: number) {
+  constructor(dataset: Dataset, order: BatchOrder, endRound: number, clock: Clock) {
+    this.#clock = clock;
     this.#dataset = dataset;
     this.#order = order;
     this.#endRound = endRound;
@@ -52,9 +57,21 @@ export class BatchesAhead {
     };
   }
 
+  /** How long the batch of a round came after `sinceMs`, when nothing else stood in the round's way; once a round. */
+  wait(round: number, sinceMs: number): { readonly dataWaitMs?: number } {
+    const cameMs = this.#cameMs.get(round);
+    this.#cameMs.delete(round);
+    return cameMs === undefined ? {} : { dataWaitMs: Math.max(0, cameMs - sinceMs) };
+  }
+
   #begin(round: number): Batch | Promise<Batch> {
     const place = { round, epoch: epochOf(this.#order, round), length: roundLength(this.#order, round) };
-    return batchOf(this.#dataset, batchIndices(this.#order, round), place);
+    const batch = batchOf(this.#dataset, batchIndices(this.#order, round), place);
+    if (!(batch instanceof Promise)) return batch;
+    return batch.then((read) => {
+      this.#cameMs.set(round, this.#clock.now());
+      return read;
+    });
   }
 
   #keep(round: number, batch: Batch | Promise<Batch>): void {

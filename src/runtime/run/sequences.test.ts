@@ -4,6 +4,7 @@
 import assert from 'node:assert/strict';
 import { readFileSync } from 'node:fs';
 import { test } from 'node:test';
+import { systemClock } from '../../clock.ts';
 import { createOnnxRuntimeNodeEngine } from '../../engine/node/onnxruntime-node.ts';
 import { InputError } from '../../errors.ts';
 import { layers } from '../../graph/layers.ts';
@@ -132,7 +133,7 @@ test('a test hands states from step to step', async () => {
 
 test('the pieces of a batch that is sent are those of the whole batch', () => {
   const order = { sampleCount: dataset.sampleCount, batchSize: batch, seed: 3, shuffle: true, sequenceLength: length };
-  const batches = new BatchesAhead(dataset, order, 2);
+  const batches = new BatchesAhead(dataset, order, 2, systemClock);
   const whole = batches.at(1);
   const fed = batches.fed(1);
   assert.ok(!(whole instanceof Promise) && 'piece' in fed);

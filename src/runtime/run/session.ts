@@ -137,7 +137,7 @@ class TrainingSession {
     this.#host = host;
     this.#planner = new RunPlanner(run, environment);
     this.#prepared = run;
-    this.#batches = new BatchesAhead(run.dataset, run.order, run.machine.endRound);
+    this.#batches = new BatchesAhead(run.dataset, run.order, run.machine.endRound, environment.clock);
     this.#environment = environment;
     this.#folder = folder;
     this.#sequence = run.subject.sequence;
@@ -239,7 +239,6 @@ class TrainingSession {
   #trainOverWorkers(hooks: RunHooks): Promise<CoordinatorEnd> {
     const { settings } = this.#prepared;
     const { clock, localWorkers } = this.#environment;
-    const { signal } = this.#end;
     const given = this.#prepared.plan;
     if (given !== undefined) this.#plan = this.#planner.usedAsGiven(given);
     const planner = this.#planner;
@@ -273,7 +272,7 @@ class TrainingSession {
         device: settings.device,
         ...(localWorkers === undefined ? {} : { localWorkers }),
         clock,
-        signal,
+        signal: this.#end.signal,
         ...(this.#folder === undefined ? {} : { runFolder: this.#folder.path }),
       },
     );
@@ -314,9 +313,9 @@ class TrainingSession {
     rate: number,
     results: Parameters<RunHooks['onCommitted']>[4],
   ): void {
-    const nowMs = this.#environment.clock.now();
-    const seconds = Math.max(1e-9, (nowMs - this.#lastCommitMs) / 1000);
-    this.#lastCommitMs = nowMs;
+    const startMs = this.#lastCommitMs;
+    this.#lastCommitMs = this.#environment.clock.now();
+    const seconds = Math.max(1e-9, (this.#lastCommitMs - startMs) / 1000);
     this.#losses.push(loss);
     const { order, machine, settings, dataset } = this.#prepared;
     const { sampleCount, factor } = batchAt(machine, round);
@@ -329,6 +328,7 @@ class TrainingSession {
       samplesPerS: sampleCount / seconds,
       lr: rate,
       accuracy: countsCorrect(settings.loss) ? (correctCount / settings.batch) * share : null,
+      ...this.#batches.wait(round, startMs),
     };
     const busyFraction = Object.fromEntries(
       Object.entries(results).map(([device, { busyMs }]) => [device, Math.min(1, busyMs / (seconds * 1000))]),
