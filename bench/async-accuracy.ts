@@ -5,13 +5,14 @@
 //     [--rates] [--report]
 // `--rates`: seed 100 at each learning rate instead; `--report`: only the tables, and the pictures in bench/results/.
 
-import { appendFileSync, existsSync, readFileSync, writeFileSync } from 'node:fs';
+import { writeFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
 import type { Engine } from '../dist/engine/engine.js';
 import type { Graph } from '../dist/graph/graph.js';
 import { accuracyTable, epochTable, errorPicture, type Run } from './common/accuracy-report.ts';
 import { loadFrom } from './common/build.ts';
 import { cpuMs } from './common/numbers.ts';
+import { RunsFile } from './common/runs-file.ts';
 
 const { values: flags } = parseArgs({
   options: {
@@ -169,15 +170,9 @@ async function run(engine: Engine, key: Key): Promise<Run> {
   return { ...key, accuracies, losses, cpuS: (cpuMs() - startMs) / 1000 };
 }
 
-const read = (): Run[] =>
-  existsSync(flags.runs)
-    ? readFileSync(flags.runs, 'utf8')
-        .split('\n')
-        .filter(Boolean)
-        .map((line) => JSON.parse(line) as Run)
-    : [];
 const keyOf = ({ dataset, method, optimizer, rate, seed, epochs }: Key) =>
   JSON.stringify([dataset, method, optimizer, rate, seed, epochs]);
+const file = new RunsFile<Key, Run>(flags.runs, keyOf);
 
 /** What is to be run, whole tables first: a seed at a time. */
 function wanted(): Key[] {
@@ -198,16 +193,15 @@ function wanted(): Key[] {
 
 if (!flags.report) {
   const engine = await createOnnxRuntimeNodeEngine();
-  const done = new Set(read().map(keyOf));
-  for (const key of wanted().filter((each) => !done.has(keyOf(each)) && keyOf(each).includes(flags.only))) {
+  for (const key of file.missing(wanted(), flags.only)) {
     const result = await run(engine, key);
-    appendFileSync(flags.runs, `${JSON.stringify(result)}\n`);
+    file.add(result);
     const last = ((result.accuracies.at(-1) ?? 0) * 100).toFixed(2);
     console.log(`${keyOf(key)}: ${last} % (${result.cpuS.toFixed(1)} s)`);
   }
   await engine.close();
 }
-const runs = read();
+const runs = file.read();
 console.log(accuracyTable(runs));
 console.log(epochTable(runs));
 if (flags.report)

@@ -6,7 +6,6 @@
 // Of each method, the learning rate that is best on a tenth of the training data is tested, as in the paper. Table 2
 // takes a backbone with published weights: bench/forward_accuracy_backbone.py writes it.
 
-import { appendFileSync, existsSync, readFileSync } from 'node:fs';
 import { parseArgs } from 'node:util';
 import { defined } from '../dist/assert.js';
 import { resolveSettings } from '../dist/cli/settings.js';
@@ -28,6 +27,7 @@ import { loadDataset } from '../dist/storage/node/datasets.js';
 import { createDataset, type Dataset, gather, inputField, subset } from '../dist/training/data/dataset.js';
 import { batchIndices, roundsPerEpoch } from '../dist/training/data/order.js';
 import { cpuMs } from './common/numbers.ts';
+import { RunsFile } from './common/runs-file.ts';
 import { table } from './common/table.ts';
 
 const { values: flags } = parseArgs({
@@ -281,15 +281,9 @@ async function trainOnce(engine: Engine, key: Key): Promise<Run> {
   return { ...key, validation, accuracy, trainedCount, cpuS: (cpuMs() - startMs) / 1000 };
 }
 
-const read = (): Run[] =>
-  existsSync(flags.runs)
-    ? readFileSync(flags.runs, 'utf8')
-        .split('\n')
-        .filter(Boolean)
-        .map((line) => JSON.parse(line) as Run)
-    : [];
 const keyOf = ({ table: name, dataset, net, method, rate, epochs, samples }: Key): string =>
   JSON.stringify([name, dataset, net, method, rate, epochs, samples]);
+const file = new RunsFile<Key, Run>(flags.runs, keyOf);
 
 /** Samples that are normalized together have no derivatives of their own. */
 function isPossible(net: string, { perturb }: Method): boolean {
@@ -342,12 +336,11 @@ function report(runs: readonly Run[], name: string): string {
 
 if (!flags.report) {
   const engine = await createOnnxRuntimeNodeEngine();
-  const done = new Set(read().map(keyOf));
-  for (const key of wanted().filter((each) => !done.has(keyOf(each)) && keyOf(each).includes(flags.only))) {
+  for (const key of file.missing(wanted(), flags.only)) {
     const found = await trainOnce(engine, key);
-    appendFileSync(flags.runs, `${JSON.stringify(found)}\n`);
+    file.add(found);
     console.log(`${keyOf(key)}: ${(100 * found.accuracy).toFixed(1)} % (${found.cpuS.toFixed(1)} s)`);
   }
   await engine.close();
 }
-for (const name of flags.tables.split(',')) console.log(`${report(read(), name)}\n`);
+for (const name of flags.tables.split(',')) console.log(`${report(file.read(), name)}\n`);

@@ -45,7 +45,10 @@ function columnsOf(runs: readonly Run[]): Column[] {
 
 const title = ([dataset, optimizer, rate]: Column): string => `${dataset}, ${optimizer} ${rate}`;
 
-/** Mean ± deviation of the final accuracy, and the mean difference to synchronous training of the same seeds. */
+/**
+ * Mean ± deviation of the final accuracy, and the mean difference to synchronous training of the same seeds ± its
+ * standard error.
+ */
 export function accuracyTable(runs: readonly Run[]): string {
   const columns = columnsOf(runs);
   const methods = distinct(runs.map(({ method }) => method));
@@ -60,7 +63,8 @@ export function accuracyTable(runs: readonly Run[]): string {
     const shown = `${mean(values).toFixed(2)} ± ${deviation(values).toFixed(2)}`;
     if (method === 'synchronous' || differences.length === 0) return shown;
     const difference = mean(differences);
-    return `${shown} (${difference < 0 ? '−' : '+'}${Math.abs(difference).toFixed(2)})`;
+    const error = deviation(differences) / Math.sqrt(differences.length);
+    return `${shown} (${difference < 0 ? '−' : '+'}${Math.abs(difference).toFixed(2)} ± ${error.toFixed(2)})`;
   };
   return table(
     ['method', ...columns.map(title)],

@@ -61,6 +61,9 @@ class CoresWatch {
 
 type DoneEvent = { readonly event: 'done'; readonly samplesPerS: number };
 
+/** Of so many made up samples, a quarter is test data, over which a model infers. */
+const testPart = 4;
+
 /** Runs `asteroid infer` over so many made up samples. Rejects if it fails. */
 export async function inferIn(
   bed: Testbed,
@@ -69,7 +72,7 @@ export async function inferIn(
   args: readonly string[],
 ): Promise<InferRun> {
   const { shape } = buildModel(model, { initialize: false }).input;
-  const data = `synthetic:${shape.join('x')}:10:${sampleCount}`;
+  const data = `synthetic:${shape.join('x')}:10:${testPart * sampleCount}`;
   const own = ['infer', '--model', model, '--data', data, ...args];
   const child = spawn(process.execPath, [main, 'lab', 'run', '--name', bed.lab.layout.name, '--json', '--', ...own], {
     env: { ...process.env, ASTEROID_STATE: bed.state },

@@ -20,7 +20,7 @@ function node(...args) {
 
 for (const [file, fix] of [
   [model, 'run `npm install` in this folder'],
-  [asteroid, 'run `npm ci` in the repository'],
+  [asteroid, 'run `npm ci --ignore-scripts && npm run build` in the repository'],
 ]) {
   if (existsSync(join(here, file))) continue;
   console.error(`${file} is not there: ${fix} first.`);

@@ -7,10 +7,10 @@ import { type Setting, text } from './setting-values.ts';
 /** The rows, by name. */
 export const adapterRows: Readonly<Record<keyof Pick<TrainSettings, 'lora' | 'adapter' | 'modulesToSave'>, Setting>> = {
   lora: {
-    argument: 'PATTERN:rank=8,alpha=16,dropout=0.05',
+    argument: 'PATTERN[:SETTINGS]',
     description:
-      'train adapters (LoRA) beside weights of linear layers and convolutions, such as *query or q_proj; the rest is ' +
-      'frozen; may be repeated',
+      'train adapters (LoRA) beside weights of linear layers and convolutions, such as *query or ' +
+      'q_proj:rank=8,alpha=16,dropout=0.05 (the settings are optional); the rest is frozen; may be repeated',
     schema: z.array(text),
     default: [],
     isList: true,

@@ -607,6 +607,11 @@ const cases: readonly Case[] = [
     says: `${at('net.onnx/profile.json')} cannot be written (a part of the path is a file): choose another file.`,
   },
   {
+    name: 'a queue of a server that is shorter than its batch',
+    args: ['serve', ...model, '--queue', '2', '--batch', '8', '--micro-batch', '8'],
+    says: '--queue 2 has no room for a batch of 8 samples: raise --queue, or lower --batch.',
+  },
+  {
     name: 'plan without a cluster',
     args: ['plan', '--profile', at('profile.json'), '--batch', '4'],
     says: '--cluster is missing: give a file with devices and links.',

@@ -1,6 +1,6 @@
 // The command line's grammar: all commands with their flags, help and actions. Errors are thrown, not printed.
 
-import { Command } from 'commander';
+import { Command, type Option } from 'commander';
 import { version } from './version.ts';
 
 type AddCommand = (program: Command) => Command;
@@ -34,6 +34,12 @@ const commands: Readonly<Record<string, () => Promise<AddCommand>>> = {
   completion: async () => (await import('./commands/completion.ts')).addCompletion,
 };
 
+/** What an option is for, and its default as one would type it; none where it is that nothing is given. */
+function described({ description, defaultValue, defaultValueDescription }: Option): string {
+  const text = defaultValueDescription ?? (typeof defaultValue === 'boolean' ? '' : String(defaultValue ?? ''));
+  return text === '' ? description : `${description} (default: ${text})`;
+}
+
 /**
  * The program `asteroid`, ready to parse words of which this is the first: with the command of this name, without any
  * for the version, else with all.
@@ -46,7 +52,7 @@ export async function createProgram(first?: string): Promise<Command> {
   const program = new Command('asteroid')
     .description('Trains one neural network on the devices you already own, as one machine.')
     .version(version)
-    .configureHelp({ sortSubcommands: false })
+    .configureHelp({ sortSubcommands: false, minWidthToWrap: 24, optionDescription: described })
     // Subcommands inherit these: errors are reported below, in our form.
     .configureOutput({ outputError: () => {} })
     .exitOverride()

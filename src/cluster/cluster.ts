@@ -11,10 +11,12 @@ export interface LinkSpeed {
   readonly latencyMs?: number;
 }
 
+/** A device that a plan may use. */
 export interface DeviceSpec {
   readonly name: string;
   /** Names a device model in the profile for devices without an entry of their own. */
   readonly kind?: string;
+  /** What training may take of it. */
   readonly memoryMiB: number;
   readonly powerW?: number;
   /**
@@ -24,6 +26,7 @@ export interface DeviceSpec {
   readonly cores?: number;
 }
 
+/** The devices, and what each pair's link carries: what a cluster's file holds. */
 export interface Cluster {
   readonly devices: readonly DeviceSpec[];
   readonly links: {
@@ -34,6 +37,7 @@ export interface Cluster {
   readonly dataDevice?: string;
 }
 
+/** What a layer takes on any device. */
 export interface LayerProfile {
   readonly name: string;
   /** Per sample: every tensor alive across the cut after this layer. */
@@ -96,6 +100,7 @@ export interface DeviceTimes extends OverheadFields {
   readonly updateMs?: readonly number[];
 }
 
+/** What a model takes: sizes by layer, times by device, layer and batch size. A cluster's plans are made from it. */
 export interface Profile {
   readonly model: string;
   /** Per sample. */
@@ -111,6 +116,7 @@ export interface Profile {
   readonly devices: Readonly<Record<string, DeviceTimes>>;
 }
 
+/** Consecutive layers, the devices that compute them, and each one's share of a micro-batch. */
 export interface StagePlan {
   /** Half-open range of layer indices. */
   readonly layers: readonly [first: number, end: number];
@@ -138,6 +144,7 @@ export interface StagePlan {
   readonly savedBytes?: readonly number[];
 }
 
+/** Who computes which layers on which samples of each round, in which order, and what that is predicted to take. */
 export interface Plan {
   readonly planner: string;
   /** One of schedule/schedules.ts: '1f1b', 'gpipe', 'zb-h1', 'async', … */

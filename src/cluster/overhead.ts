@@ -111,7 +111,12 @@ export function measuredOverhead(
   const stepMs = passes.map(({ forwardMs, backwardMs }, point) =>
     forwardMs.map((ms, layer) => (ms + (backwardMs[layer] ?? 0)) * (fusedFactors[point] ?? 1)),
   );
-  return { stepMs, callMs, ...(wakeMs === undefined ? {} : { passMs: wakeMs }) };
+  return { stepMs, ...passOverhead(callMs, wakeMs) };
+}
+
+/** What a device measures of any pass: the engine's call, and its main thread's part, undefined where not known. */
+export function passOverhead(callMs: number, wakeMs: number | undefined): OverheadFields {
+  return { callMs, ...(wakeMs === undefined ? {} : { passMs: wakeMs }) };
 }
 
 /** Whether it is known what links cost this device. */

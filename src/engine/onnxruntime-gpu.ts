@@ -10,6 +10,7 @@ import { exportGraph } from '../graph/onnx/export.ts';
 import type { Tensor, ValueType } from '../graph/tensor.ts';
 import type { Engine } from './engine.ts';
 import { writtenOutForGpu } from './gpu-graph.ts';
+import { type GpuDevice, GpuLoss } from './gpu-loss.ts';
 import { GpuSession, GpuValue, GpuValues, staysOnGpu } from './gpu-values.ts';
 import { type KernelFault, type KnownKinds, probeKernels } from './kernel-probe.ts';
 import type { OnnxRuntime, RuntimeSession, RuntimeTensor } from './onnxruntime-module.ts';
@@ -25,6 +26,8 @@ export interface GpuEngineOptions {
   readonly now?: (() => number) | undefined;
   /** What a user may do where there is no GPU; empty: nothing. Default: install the driver. */
   readonly remedy?: string | undefined;
+  /** The device that the runtime computes on, once it has a session. Default: it is not known, and not watched. */
+  readonly device?: (() => Promise<GpuDevice | undefined>) | undefined;
   /** A kernel of the GPU is wrong or refused, and the CPU computes in its place. Called once for each kernel. */
   readonly onDetour?: ((kernel: string, fault: KernelFault) => void) | undefined;
 }
@@ -40,8 +43,13 @@ export function isOnGpu(engineName: string): boolean {
  */
 const provider = { name: 'webgpu', preferredLayout: 'NCHW' } as const;
 
-/** An engine on the GPU, in the calling thread. Throws InputError where the runtime finds no GPU. */
-export async function createGpuEngine(runtime: OnnxRuntime, options: GpuEngineOptions): Promise<Engine> {
+/**
+ * An engine on the GPU, in the calling thread. Throws InputError where the runtime finds no GPU. If the device is lost,
+ * all that waits for it fails with RunError, and so does what is asked afterwards.
+ */
+export async function createGpuEngine(unguarded: OnnxRuntime, options: GpuEngineOptions): Promise<Engine> {
+  const loss = new GpuLoss();
+  const runtime = loss.guard(unguarded);
   const sessionOptions = {
     executionProviders: [provider, 'cpu'],
     intraOpNumThreads: 1,
@@ -55,6 +63,7 @@ export async function createGpuEngine(runtime: OnnxRuntime, options: GpuEngineOp
   const values = new GpuValues(runtime, sessionOptions);
   try {
     await values.open();
+    loss.watch(await options.device?.());
   } catch (error) {
     throw new InputError(noGpu(error, options.remedy), { cause: error });
   }
@@ -84,7 +93,7 @@ export async function createGpuEngine(runtime: OnnxRuntime, options: GpuEngineOp
         );
         return gpuKernel(runtime, session, { graph, values, name });
       } catch (error) {
-        if (error instanceof InputError) throw error;
+        if (error instanceof InputError || error instanceof RunError) throw error;
         throw new InputError(`${name} cannot run graph "${graph.name}": ${messageOf(error)}`, { cause: error });
       }
     },
@@ -160,6 +169,7 @@ function gpuKernel(
           return result.location === 'gpu-buffer' ? new GpuValue(result, values, maker) : fromRuntime(result);
         });
       } catch (error) {
+        if (error instanceof RunError) throw error;
         throw new RunError(`${name} failed in graph "${graph.name}": ${messageOf(error)}`, { cause: error });
       }
     },

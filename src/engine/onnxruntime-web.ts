@@ -4,6 +4,7 @@
 
 import { InputError } from '../errors.ts';
 import type { Engine } from './engine.ts';
+import type { GpuDevice } from './gpu-loss.ts';
 import { oneAtATime } from './one-at-a-time.ts';
 import { createOnnxRuntimeEngine } from './onnxruntime.ts';
 import { createGpuEngine, type GpuEngineOptions } from './onnxruntime-gpu.ts';
@@ -27,6 +28,8 @@ interface Environment {
   readonly env: {
     logLevel?: string;
     readonly wasm: { numThreads?: number; proxy?: boolean };
+    /** Has the device once there is a session. Of the build for the GPU only. */
+    readonly webgpu?: { readonly device?: Promise<GpuDevice> | GpuDevice };
     readonly versions: { readonly web?: string };
   };
 }
@@ -58,7 +61,10 @@ export async function createOnnxRuntimeWebEngine(options: OnnxRuntimeWebOptions 
   env.wasm.numThreads = threadCount;
   env.wasm.proxy = false; // The engine has a thread of its own already.
   const name = `onnxruntime-web ${env.versions.web ?? ''}`.trim();
-  if (options.device === 'gpu') return createGpuEngine(oneAtATime(adapt(runtime)), { ...options, name });
+  if (options.device === 'gpu') {
+    const device = async (): Promise<GpuDevice | undefined> => env.webgpu?.device;
+    return createGpuEngine(oneAtATime(adapt(runtime)), { ...options, name, device });
+  }
   return createOnnxRuntimeEngine(adapt(runtime), {
     name,
     provider: 'wasm',

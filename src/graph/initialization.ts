@@ -12,20 +12,27 @@ export type Initialization =
   /** Normal, redrawn beyond two standard deviations. */
   | { readonly kind: 'truncatedNormal'; readonly standardDeviation: number };
 
+/** All elements 0. */
 export const zeros: Initialization = { kind: 'constant', value: 0 };
+/** All elements 1. */
 export const ones: Initialization = { kind: 'constant', value: 1 };
+/** Uniform between −bound and bound. */
 export const uniform = (bound: number): Initialization => ({ kind: 'uniform', bound });
+/** Normal, of mean 0. */
 export const normal = (standardDeviation: number): Initialization => ({ kind: 'normal', standardDeviation });
+/** Normal, of mean 0; elements beyond two standard deviations are drawn again. */
 export const truncatedNormal = (standardDeviation: number): Initialization => ({
   kind: 'truncatedNormal',
   standardDeviation,
 });
 /** He et al. 2015 for ReLU networks: variance 2 / fan. */
 export const heNormal = (fan: number): Initialization => normal(Math.sqrt(2 / fan));
+/** The same variance, uniform: within √(6 / fan). */
 export const heUniform = (fan: number): Initialization => uniform(Math.sqrt(6 / fan));
-/** Glorot and Bengio 2010: variance 2 / (fanIn + fanOut). */
+/** Glorot and Bengio 2010: variance 2 / (fanIn + fanOut), uniform. */
 export const xavierUniform = (fanIn: number, fanOut: number): Initialization =>
   uniform(Math.sqrt(6 / (fanIn + fanOut)));
+/** Glorot and Bengio's variance, normal. */
 export const xavierNormal = (fanIn: number, fanOut: number): Initialization => normal(Math.sqrt(2 / (fanIn + fanOut)));
 /** PyTorch's default for linear and convolution layers, weights and biases: uniform within 1 / √fanIn. */
 export const fanInUniform = (fanIn: number): Initialization => uniform(1 / Math.sqrt(fanIn));

@@ -16,6 +16,7 @@ export const plannedModes = ['sync', 'async'] as const;
 
 export type PlannedMode = (typeof plannedModes)[number];
 
+/** What is to be planned in several modes; see PlanInput. */
 export interface ModesInput extends Omit<PlanInput, 'schedule'> {
   /** The modes that the user allows. Default: all. */
   readonly allowed?: readonly PlannedMode[];
@@ -47,6 +48,7 @@ export interface RefusedMode {
   readonly refusal: string;
 }
 
+/** What each mode would take, and the one to train in. */
 export interface ModeChoice {
   readonly modes: readonly (ModeCost | RefusedMode)[];
   /** One of `modes`. */

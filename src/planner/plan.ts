@@ -14,6 +14,7 @@ import { createProblem, withMicroBatchSize } from './problem.ts';
 import type { Answer, Question } from './question.ts';
 import type { Steps } from './steps.ts';
 
+/** What a plan is made for, and what it may be. */
 export interface PlanInput {
   readonly profile: Profile;
   readonly cluster: Cluster;

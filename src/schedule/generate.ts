@@ -193,9 +193,9 @@ function instructionsOf(
 }
 
 /**
- * Where in the next tick a replicated stage updates with a tick's gradients, while whose AllReduce it goes on: before
- * the first forward that reads what the update makes, that of the round `staleness` after the tick's; 0: there is
- * nothing to do meanwhile, and it updates in the same tick.
+ * Where in the next tick a replicated stage applies a tick's update, whose AllReduce runs until then: before the first
+ * forward that reads the new version, which is that of the round `staleness` after the tick's. 0: no pass comes before
+ * it, so that the stage updates in the same tick.
  */
 function lateUpdateOf(order: readonly Pass[], staleness: number): number {
   const first = order.findIndex(({ kind, round = 0 }) => kind === 'forward' && round >= staleness);

@@ -84,6 +84,7 @@ export interface Result extends RoundOffset {
   readonly samples: SampleRange;
 }
 
+/** One thing that a device does, in its turn. */
 export type Instruction = Receive | Send | Pass | AllReduce | Update | Result;
 
 /**

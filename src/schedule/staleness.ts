@@ -17,10 +17,14 @@ export function roundsAhead(plan: PlanLayout, stage: number): number {
   return schedule.isStream ? Math.ceil(paceOf(plan, stage, schedule).ahead / plan.microBatchCount) : 0;
 }
 
+/** The lead of the stage that is furthest ahead. */
+function mostRoundsAhead(plan: PlanLayout): number {
+  return Math.max(...plan.stages.map((_, stage) => roundsAhead(plan, stage)));
+}
+
 /** How a stage's rounds overlap with others. */
 export function overlapOf(plan: PlanLayout, stage: number): Overlap {
-  const most = Math.max(...plan.stages.map((_, index) => roundsAhead(plan, index)));
-  return { own: roundsAhead(plan, stage), most };
+  return { own: roundsAhead(plan, stage), most: mostRoundsAhead(plan) };
 }
 
 /**
@@ -28,8 +32,8 @@ export function overlapOf(plan: PlanLayout, stage: number): Overlap {
  * stage, which is furthest ahead. Zeros for schedules whose rounds follow each other.
  */
 export function leastStaleness(plan: PlanLayout, isVerticallySynchronous = true): readonly number[] {
-  const own = plan.stages.map((_, stage) => roundsAhead(plan, stage));
-  return isVerticallySynchronous ? own.map(() => Math.max(...own)) : own;
+  const most = mostRoundsAhead(plan);
+  return plan.stages.map((_, stage) => (isVerticallySynchronous ? most : roundsAhead(plan, stage)));
 }
 
 /** The staleness of a plan's stages: its own, or the least with vertical sync. InputError for less than it needs. */
@@ -109,15 +113,12 @@ export function wishOf({ staleness }: PlanLayout): StalenessWish {
   return staleness.every((own) => own === first) ? { staleness: first } : { verticalSync: false };
 }
 
-/**
- * A plan that has come in the place of another, with the staleness that is wished for; where the plan needs more, with
- * that.
- */
-export function withStalenessAgain<Given extends PlanLayout>(plan: Given, wish: StalenessWish): Given {
+/** The plan with the staleness that is wished for, or the least that it needs where that is more. */
+export function withLeastStaleness<Given extends PlanLayout>(plan: Given, wish: StalenessWish): Given {
   const { isStream, gradients } = scheduleOf(plan.schedule);
   if (!isStream) return plan;
+  if (gradients === 'tangent') return withStaleness(plan, wish.staleness === 0 ? wish : {});
   const { verticalSync = true, staleness = 0 } = wish;
-  if (gradients === 'tangent') return withStaleness(plan, wish.staleness === 0 ? { staleness } : {});
   const least = leastStaleness(plan, verticalSync);
   return { ...plan, staleness: least.map((needed) => Math.max(needed, staleness)) };
 }
@@ -129,7 +130,7 @@ export function withStalenessAgain<Given extends PlanLayout>(plan: Given, wish: 
  */
 export function commitWindow(plan: PlanLayout): number {
   if (!scheduleOf(plan.schedule).isStream) return 1;
-  return Math.max(...plan.stages.map((_, stage) => roundsAhead(plan, stage))) + 2;
+  return mostRoundsAhead(plan) + 2;
 }
 
 /**

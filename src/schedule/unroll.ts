@@ -14,12 +14,17 @@ export interface Unrolled {
 }
 
 /** How many rounds after one another have instructions in a tick, beyond the first of them. */
-export function roundsInTick({ devices }: Program): number {
-  const offsets = devices.flatMap(({ instructions }) => instructions.map(({ round = 0 }) => round));
-  return (
-    offsets.reduce((most, offset) => Math.max(most, offset), 0) -
-    offsets.reduce((least, offset) => Math.min(least, offset), 0)
-  );
+export function roundsInTick(program: Program): number {
+  const [least, most] = offsetsOf(program);
+  return most - least;
+}
+
+/** The least and the most offset of all instructions and 0. */
+function offsetsOf({ devices }: Program): readonly [least: number, most: number] {
+  let [least, most] = [0, 0];
+  for (const { instructions } of devices)
+    for (const { round = 0 } of instructions) [least, most] = [Math.min(least, round), Math.max(most, round)];
+  return [least, most];
 }
 
 /**
@@ -28,13 +33,11 @@ export function roundsInTick({ devices }: Program): number {
  */
 export function unroll(program: Program, roundCount: number = defaultRoundCount(program)): Unrolled {
   const { microBatchCount } = program;
-  const offsets = program.devices.flatMap(({ instructions }) => instructions.map(({ round = 0 }) => round));
-  const first = offsets.reduce((least, offset) => Math.min(least, offset), 0);
-  const last = offsets.reduce((most, offset) => Math.max(most, offset), 0);
+  const [least, most] = offsetsOf(program);
   const devices = program.devices.map((device) => {
     if (roundCount === 1) return device;
     const instructions: Instruction[] = [];
-    for (let tick = -last; tick < roundCount - first; tick++)
+    for (let tick = -most; tick < roundCount - least; tick++)
       for (const step of device.instructions) {
         const round = tick + (step.round ?? 0);
         if (round < 0 || round >= roundCount) continue;

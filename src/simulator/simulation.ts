@@ -38,6 +38,7 @@ export interface SimulatedStream {
   readonly isExact: boolean;
 }
 
+/** What a round takes on a virtual clock, and what happens in it. */
 export interface Simulation {
   /** By start; empty when they were not asked for. */
   readonly events: readonly ProgramEvent[];

@@ -16,7 +16,7 @@
 // not 0.99 for all. SGD: γ is `delayedMomentum`, and a gradient is taken (1 − γ) / (1 − μ) times, which leaves a
 // learning rate the meaning that it has with momentum μ. Adam: γ is `longMomentum`, of which an update takes the part
 // 1 − c and of the newest gradient c (the paper's implementation: 0.3 to 0.5), c = 1 − `delayedMomentum`; and the
-// learning rate rises to what was asked for over the first half of the run (`delayedRate`): PipeMare (Yang et al.
+// learning rate rises to what was asked for over the first quarter of the run (`delayedRate`): PipeMare (Yang et al.
 // 2021, arXiv 1910.05124), T1. All of it measured: bench/results/2026-11-28-async-accuracy.md.
 
 import { InputError } from '../errors.ts';

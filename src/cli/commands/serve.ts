@@ -6,6 +6,7 @@ import { InputError } from '../../errors.ts';
 import { prepareInferenceHere } from '../../runtime/host/infer-here.ts';
 import { type ServeSettings, type Serving, serveHere } from '../../runtime/host/serve-here.ts';
 import type { RunEvent } from '../../runtime/protocol/events.ts';
+import type { InferenceSettings } from '../../runtime/run/infer.ts';
 import { withCodeFile } from '../code-file.ts';
 import { addressAndPort, positive } from '../flag-values.ts';
 import { addInferenceFlags, type InferenceFlags, inferenceSettings, modelOf, planOf } from '../inference-flags.ts';
@@ -60,8 +61,10 @@ async function serve(options: ServeOptions): Promise<void> {
   const settings = serveSettings(options);
   const model = await modelOf(options);
   const plan = await planOf(options);
+  const runSettings = inferenceSettings(options, model, plan, { usualCount: 1, isAnySize: true });
+  checkQueue(settings, runSettings);
   const run = prepareInferenceHere({
-    settings: inferenceSettings(options, model, plan, { usualCount: 1, isAnySize: true }),
+    settings: runSettings,
     model,
     ...(plan === undefined ? {} : { plan }),
   });
@@ -82,6 +85,14 @@ async function serve(options: ServeOptions): Promise<void> {
       if (!output.isJson) output.terminal.section('Ready', 'requests are answered');
     },
   }).finally(() => window?.close());
+}
+
+/** A round's samples wait in the queue before they go: a shorter queue would refuse whole batches. */
+function checkQueue({ queueLimit }: ServeSettings, { batchSize }: InferenceSettings): void {
+  if (queueLimit < batchSize)
+    throw new InputError(
+      `--queue ${queueLimit} has no room for a batch of ${batchSize} samples: raise --queue, or lower --batch.`,
+    );
 }
 
 function serveSettings(options: ServeOptions): ServeSettings {

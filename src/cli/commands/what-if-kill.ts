@@ -29,7 +29,7 @@ export function printLoss(
   }
   if (light.bytes === 0) terminal.section('To move', 'nothing');
   for (const { from, to, bytes } of light.links)
-    if (bytes > 0) terminal.section('To move', `${from ?? 'the last checkpoint'} -> ${to}  ${mebibytes(bytes)}`);
+    if (bytes > 0) terminal.section('To move', `${from ?? 'the coordinator'} -> ${to}  ${mebibytes(bytes)}`);
   terminal.section('Heavy', `${outcome(heavy)}, planned on ${heavy.planner}`);
   terminal.section(
     'Light',

@@ -68,6 +68,37 @@ test('light moves what is missing, all pairs at once; heavy gathers everything, 
   assert.deepEqual([adam.light.bytes, adam.light.migrationMs], [6000, 2.5]);
 });
 
+test('frozen weights of what a copy replaces come from the coordinator, also to the holder of the copy', () => {
+  const layers = profile.layers.map((layer, index) => (index === 1 ? { ...layer, frozenBytes: 1500 } : layer));
+  const frozen = { ...profile, layers };
+  const heavy = { plan: planned(layout([0, 1, 'c'], [1, 4, 'a'])), planningMs: 0 };
+  const ask = { plan, profile: frozen, cluster, lost: ['b'], detectionMs: 0, heavy };
+  // c has the 500 trained bytes of layer 1: it sends them to a, or takes the layer over.
+  const toA = { plan: planned(layout([0, 2, 'a'], [2, 4, 'c'])), planningMs: 0 };
+  const toC = { plan: planned(layout([0, 1, 'a'], [1, 4, 'c'])), planningMs: 0 };
+  const sent = recoveryEstimate({ ...ask, light: toA });
+  assert.deepEqual(sent.light.links, [
+    { from: 'c', to: 'a', bytes: 500 },
+    { from: null, to: 'a', bytes: 1500 },
+  ]);
+  assert.deepEqual([sent.light.bytes, sent.light.migrationMs], [2000, 2]);
+  assert.deepEqual(sent.heavy.links, [
+    { from: 'a', to: 'c', bytes: 1000 },
+    { from: null, to: 'c', bytes: 1500 },
+    { from: 'c', to: 'a', bytes: 9000 },
+  ]);
+  assert.equal(sent.heavy.migrationMs, 11.5);
+  const kept = recoveryEstimate({ ...ask, light: toC });
+  assert.deepEqual([kept.light.moves, kept.light.links], [[], [{ from: null, to: 'c', bytes: 1500 }]]);
+  assert.equal(kept.light.migrationMs, 2);
+  // The optimizer's state of what is trained travels during the first round.
+  const adam = recoveryEstimate({ ...ask, light: toA, optimizerState: 2 });
+  assert.deepEqual([adam.light.bytes, adam.light.migrationMs], [3000, 2]);
+  // Where the coordinator runs on c, they are there.
+  const near = recoveryEstimate({ ...ask, cluster: { ...cluster, dataDevice: 'c' }, light: toC });
+  assert.equal(near.light.migrationMs, 0);
+});
+
 test('two neighbours lost at once: what only they had comes from the checkpoint', () => {
   const one = { plan: planned(layout([0, 4, 'a'])), planningMs: 0 };
   // In the paper's ring a keeps c's copy.

@@ -10,7 +10,16 @@ import { InputError } from '../../errors.ts';
 import { program } from '../../schedule/generate.ts';
 import { simulate } from '../../simulator/simulate.ts';
 import { backups, holdersAfter } from './backups.ts';
-import { type LinkLoad, linkLoads, type Move, moves, stateBytes, transferTimeMs } from './moves.ts';
+import {
+  type Delivery,
+  fromCopies,
+  type LinkLoad,
+  linkLoads,
+  type Move,
+  moves,
+  stateBytes,
+  transferTimeMs,
+} from './moves.ts';
 import { layerCountOf, remaining } from './survivors.ts';
 
 export interface RecoveryInput {
@@ -50,9 +59,12 @@ export interface Loss {
 
 export interface Recovery {
   readonly plan: Plan;
-  /** Layers that travel; for heavy, the distribution after planning. */
+  /** Layers that travel from device to device; for heavy, the distribution after planning. */
   readonly moves: readonly Move[];
-  /** Bytes that each link carries; for heavy, gathering and distribution together. */
+  /**
+   * Bytes that each link carries; for heavy, gathering and distribution together. Copies are without frozen weights:
+   * the coordinator sends those of layers that a device has, or gets, from a copy.
+   */
   readonly links: readonly LinkLoad[];
   readonly bytes: number;
   readonly detectionMs: number;
@@ -98,16 +110,17 @@ export function recoveryEstimate(input: RecoveryInput): RecoveryEstimate {
     };
   };
   const own = moves({ holders, target: input.light.plan, bytes, cluster: left });
+  const held = { profile, optimizerState, holders, owners: holdersAfter(plan, lost, new Map()) };
   const light = recovery(
     input.light,
     own,
-    linkLoads(own, bytes),
-    transferTimeMs(awaitedLoads(own, profile, optimizerState), left),
+    loadsOf(own, input.light.plan, held),
+    transferTimeMs(loadsOf(own, input.light.plan, held, true), left),
   );
   const planner = mostPowerful(plan, profile, left);
   const gather = moves({ holders, target: wholeOn(plan, planner), bytes, cluster: left });
   const spread = moves({ holders: holders.map(() => [planner]), target: input.heavy.plan, bytes, cluster: left });
-  const phases = [linkLoads(gather, bytes), linkLoads(spread, bytes)];
+  const phases = [loadsOf(gather, wholeOn(plan, planner), held), linkLoads(spread, bytes)];
   const gatheredMs = phases.reduce((sum, loads) => sum + transferTimeMs(loads, left), 0);
   const heavy = recovery(input.heavy, spread, phases.flat(), gatheredMs);
   return {
@@ -120,17 +133,36 @@ export function recoveryEstimate(input: RecoveryInput): RecoveryEstimate {
   };
 }
 
+interface Held {
+  readonly profile: Profile;
+  readonly optimizerState: OptimizerState;
+  /** By layer: the devices that hold its state, and of those the ones that hold all of it, and not a copy. */
+  readonly holders: readonly (readonly string[])[];
+  readonly owners: readonly (readonly string[])[];
+}
+
 /**
- * The bytes that a round cannot begin without: weights, and everything from a checkpoint. Optimizer state from devices
- * travels during the round.
+ * What links carry by these moves into `target`: what is trained from a copy, its frozen weights from the coordinator,
+ * and everything of layers that nobody has.
+ *
+ * @param isAwaited only what a round cannot begin without: optimizer state from devices travels during the round
  */
-function awaitedLoads(own: readonly Move[], profile: Profile, optimizerState: OptimizerState): readonly LinkLoad[] {
-  const loads = (isStored: boolean, state: OptimizerState): readonly LinkLoad[] =>
-    linkLoads(
-      own.filter(({ from }) => (from === null) === isStored),
-      (layer) => stateBytes(profile, layer, state),
-    );
-  return [...loads(false, 0), ...loads(true, optimizerState)];
+function loadsOf(
+  travels: readonly Move[],
+  target: PlanLayout,
+  { profile, optimizerState, holders, owners }: Held,
+  isAwaited = false,
+): readonly LinkLoad[] {
+  const frozenBytes = (layer: number): number => profile.layers[layer]?.frozenBytes ?? 0;
+  const isFrozen = ({ layers: [first, end] }: Delivery): boolean =>
+    profile.layers.slice(first, end).some((_, index) => frozenBytes(first + index) > 0);
+  const frozen = fromCopies(target, travels, owners).filter(isFrozen);
+  return linkLoads([...travels, ...frozen.map((own): Move => ({ ...own, from: null }))], (layer, from) => {
+    if (from === null)
+      return holders[layer]?.length === 0 ? stateBytes(profile, layer, optimizerState) : frozenBytes(layer);
+    const isOwner = owners[layer]?.includes(from) === true;
+    return stateBytes(profile, layer, isAwaited ? 0 : optimizerState) - (isOwner ? 0 : frozenBytes(layer));
+  });
 }
 
 function lossOf(

@@ -29,6 +29,7 @@ import {
 import { kindsOf, type Group as StageGroup, StageTable } from '../stages.ts';
 import { backups, holdersAfter } from './backups.ts';
 import { type CutCosts, chooseCuts, cutCosts, type Group } from './cuts.ts';
+import { stateBytes } from './moves.ts';
 import { type ReplanInput, remainingProblem, type Survivors, survivingStages } from './survivors.ts';
 
 /** A stage of the new plan; devices are places. */
@@ -280,16 +281,19 @@ function groupsOf(
   survivors: readonly Survivors[],
   rule: (stage: number, stageCount: number) => number,
 ): Group[] {
-  const holders = holdersAfter(plan, lost, copies);
+  const [holders, owners] = [holdersAfter(plan, lost, copies), holdersAfter(plan, lost, new Map())];
   const { profile, schedule, microBatchCount, optimizerState } = problem;
+  /** A device with a copy lacks the frozen weights. */
+  const missing = (device: string, layer: number): number => {
+    if (owners[layer]?.includes(device) === true) return 0;
+    if (holders[layer]?.includes(device) === true) return profile.layers[layer]?.frozenBytes ?? 0;
+    // At least a byte for each layer, so that few layers without weights (or of unknown size) change their owner.
+    return 1 + stateBytes(profile, layer, optimizerState);
+  };
   return survivors.map(({ devices }, stage) => ({
     devices: groupOf(problem, devices).devices,
     inFlight: Math.min(schedule.inFlight(stage, survivors.length, microBatchCount), rule(stage, survivors.length)),
-    missingBytes: profile.layers.map(({ weightBytes, frozenBytes = 0 }, layer) => {
-      const missingCount = devices.filter((device) => !(holders[layer] ?? []).includes(device)).length;
-      // At least a byte for each layer, so that few layers without weights (or of unknown size) change their owner.
-      return missingCount * (1 + weightBytes + optimizerState * (weightBytes - frozenBytes));
-    }),
+    missingBytes: profile.layers.map((_, layer) => devices.reduce((sum, device) => sum + missing(device, layer), 0)),
   }));
 }
 

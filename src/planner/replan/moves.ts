@@ -151,13 +151,39 @@ function merged(all: readonly Move[]): Move[] {
   return result;
 }
 
+/**
+ * The layers that devices of the target have, or get by these moves, from a copy: copies are without frozen weights,
+ * which come from the coordinator. `owners`: by layer, the devices that hold all of its state.
+ */
+export function fromCopies(
+  { stages }: PlanLayout,
+  travels: readonly Move[],
+  owners: readonly (readonly string[])[],
+): Delivery[] {
+  const found: { layers: readonly [number, number]; to: string }[] = [];
+  for (const { layers, devices } of stages) {
+    for (const to of devices) {
+      const own = travels.filter((move) => move.to === to);
+      for (let layer = layers[0]; layer < layers[1]; layer++) {
+        const move = own.find((candidate) => candidate.layers[0] <= layer && layer < candidate.layers[1]);
+        const from = move === undefined ? to : move.from;
+        if (from === null || owners[layer]?.includes(from) === true) continue;
+        const last = found.at(-1);
+        if (last?.to === to && last.layers[1] === layer) last.layers = [last.layers[0], layer + 1];
+        else found.push({ layers: [layer, layer + 1], to });
+      }
+    }
+  }
+  return found;
+}
+
 /** Bytes of a layer's state: its weights, and the optimizer's copies of those that are trained. */
 export function stateBytes({ layers }: Profile, layer: number, optimizerState: OptimizerState): number {
   const { weightBytes = 0, frozenBytes = 0 } = layers[layer] ?? {};
   return weightBytes + optimizerState * (weightBytes - frozenBytes);
 }
 
-/** The bytes that a link carries. `from: null` is the coordinator's checkpoint. */
+/** The bytes that a link carries. `from: null`: from the coordinator. */
 export interface LinkLoad {
   readonly from: string | null;
   readonly to: string;
@@ -165,21 +191,21 @@ export interface LinkLoad {
 }
 
 /** The moves' bytes by link, in the order of the first move of each. */
-export function linkLoads(all: readonly Move[], bytes: (layer: number) => number): LinkLoad[] {
+export function linkLoads(all: readonly Move[], bytes: (layer: number, from: string | null) => number): LinkLoad[] {
   const loads = new Map<string, { from: string | null; to: string; bytes: number }>();
   for (const { layers, from, to } of all) {
     const key = JSON.stringify([from, to]);
     const load = loads.get(key) ?? { from, to, bytes: 0 };
-    for (let layer = layers[0]; layer < layers[1]; layer++) load.bytes += bytes(layer);
+    for (let layer = layers[0]; layer < layers[1]; layer++) load.bytes += bytes(layer, from);
     loads.set(key, load);
   }
   return [...loads.values()];
 }
 
 /**
- * Milliseconds until the last of these loads has arrived, all links at once: bytes over bandwidth plus latency. A
- * checkpoint is sent by the cluster's dataDevice (nothing travels to itself), or over the default link if the cluster
- * names none.
+ * Milliseconds until the last of these loads has arrived, all links at once: bytes over bandwidth plus latency. The
+ * coordinator's are sent by the cluster's dataDevice (nothing travels to itself), or over the default link if the
+ * cluster names none.
  */
 export function transferTimeMs(loads: readonly LinkLoad[], cluster: Cluster): number {
   const table = links(cluster);

@@ -10,10 +10,10 @@
 
 import { assert } from '../../assert.ts';
 import type { Plan } from '../../cluster/cluster.ts';
-import { moves } from '../../planner/replan/moves.ts';
+import { fromCopies, moves } from '../../planner/replan/moves.ts';
 import { scheduleOf } from '../../schedule/schedules.ts';
 import type { Change } from '../protocol/layout-change.ts';
-import { fromCopies, type Holding, holdersAt, holdingsOf, lastCompleteRound } from './holdings.ts';
+import { type Holding, holdersAt, holdingsOf, lastCompleteRound } from './holdings.ts';
 import { startAll } from './joiners.ts';
 import type { MachineConfig, MachineEffect, MachineState, Step } from './machine-types.ts';
 import { activeDevices, fail, fullMembers } from './members.ts';
@@ -196,7 +196,8 @@ export function relayout(config: MachineConfig, state: MachineState, plan: Plan)
     const source = found === undefined && !isConstant ? 'checkpoint' : 'devices';
     effects.push({ kind: 'changing', change: state.change, plan, round, repeatedRounds, source, moves: travels });
   }
-  const copies = fromCopies(plan, travels, { holdings: held, round });
+  const whole = held.filter(({ isCopy }) => isCopy !== true);
+  const copies = fromCopies(plan, travels, holdersAt(whole, round, layerCount));
   effects.push({ kind: 'deploy', plan, epoch: next.epoch, round, moves: travels, copies, members });
   return [next, effects];
 }

@@ -142,7 +142,8 @@ export class CoordinatorContext {
   }
 
   /** The machine has ended the run, for this reason; in a round whose numbers are not finite, if one is given. */
-  fail(reason: string, notFiniteRound?: number): void {
+  fail(why: string, notFiniteRound?: number): void {
+    const reason = why.replace(/\.$/, '');
     const checkpoint = this.durableRound;
     const fix =
       checkpoint === undefined

@@ -2,7 +2,6 @@
 // whatever plan computed it, so that a run goes on from any set of holders that covers all layers at one round. Pure.
 
 import type { PlanLayout } from '../../cluster/cluster.ts';
-import type { Delivery, Move } from '../../planner/replan/moves.ts';
 
 /** A device has the state of layers [first, end) after `round` rounds, and keeps it until it is released. */
 export interface Holding {
@@ -36,32 +35,4 @@ export function holdersAt(
 export function lastCompleteRound(holdings: readonly Holding[], layerCount: number): number | undefined {
   const rounds = [...new Set(holdings.map(({ round }) => round))].sort((a, b) => b - a);
   return rounds.find((round) => holdersAt(holdings, round, layerCount).every((devices) => devices.length > 0));
-}
-
-/**
- * The layers that devices of a plan have, or get by these moves, from a copy after `round` rounds: their frozen weights
- * come from the coordinator.
- */
-export function fromCopies(
-  { stages }: PlanLayout,
-  travels: readonly Move[],
-  { holdings, round }: { readonly holdings: readonly Holding[]; readonly round: number },
-): Delivery[] {
-  const whole = holdings.filter(({ isCopy }) => isCopy !== true);
-  const owners = holdersAt(whole, round, stages.at(-1)?.layers[1] ?? 0);
-  const found: { layers: readonly [number, number]; to: string }[] = [];
-  for (const { layers, devices } of stages) {
-    for (const to of devices) {
-      const own = travels.filter((move) => move.to === to);
-      for (let layer = layers[0]; layer < layers[1]; layer++) {
-        const move = own.find((candidate) => candidate.layers[0] <= layer && layer < candidate.layers[1]);
-        const from = move === undefined ? to : move.from;
-        if (from === null || owners[layer]?.includes(from) === true) continue;
-        const last = found.at(-1);
-        if (last?.to === to && last.layers[1] === layer) last.layers = [last.layers[0], layer + 1];
-        else found.push({ layers: [layer, layer + 1], to });
-      }
-    }
-  }
-  return found;
 }

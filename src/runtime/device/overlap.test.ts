@@ -4,10 +4,10 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { PlanLayout } from '../../cluster/cluster.ts';
+import { Failure } from '../../failure.ts';
 import { program } from '../../schedule/generate.ts';
 import { createVirtualClock, type VirtualClock } from '../../testing/virtual-clock.ts';
 import type { Frame } from '../../transport/link.ts';
-import { Failure } from '../protocol/failure.ts';
 import { Mailbox } from './mailbox.ts';
 import { runRound } from './round.ts';
 import { SegmentedVector } from './segmented-vector.ts';

@@ -2,8 +2,8 @@
 
 import type { Clock } from '../../clock.ts';
 import type { ActivationEncoding } from '../../cluster/compression.ts';
+import type { Failure } from '../../failure.ts';
 import type { Frame, Priority } from '../../transport/link.ts';
-import type { Failure } from '../protocol/failure.ts';
 import type { MailKey } from './mailbox.ts';
 import type { UpdateOptions } from './stage-update.ts';
 

@@ -3,11 +3,11 @@
 
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
+import { Failure } from '../../failure.ts';
 import { wrap } from '../../graph/tensor.ts';
 import type { DeviceProgram } from '../../schedule/program.ts';
 import type { Frame } from '../../transport/link.ts';
 import { takeMemory } from '../../transport/tensor-memory.ts';
-import { Failure } from '../protocol/failure.ts';
 import type { MailKey } from './mailbox.ts';
 import type { MicroBatchId } from './pieces.ts';
 import { runRound } from './round.ts';

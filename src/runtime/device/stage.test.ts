@@ -6,6 +6,7 @@ import type { Plan } from '../../cluster/cluster.ts';
 import type { Engine } from '../../engine/engine.ts';
 import { createOnnxRuntimeNodeEngine } from '../../engine/node/onnxruntime-node.ts';
 import { createReferenceEngine } from '../../engine/reference.ts';
+import { Failure } from '../../failure.ts';
 import { GraphBuilder } from '../../graph/builder.ts';
 import { type CutTensor, cutBefore } from '../../graph/layers.ts';
 import { allocate, elementCount, type Tensor, tensor, wrap } from '../../graph/tensor.ts';
@@ -22,7 +23,6 @@ import {
   type TestNet,
   transformerNet,
 } from '../../testing/training-subjects.ts';
-import { Failure } from '../protocol/failure.ts';
 import type { RunSubject } from '../protocol/run-subject.ts';
 import type { TrainingSpec } from '../protocol/training-spec.ts';
 import { createStage } from './create-stage.ts';

@@ -51,7 +51,7 @@ const classifiers: Readonly<Record<string, string>> = {
   efficientnet: 'EfficientNetForImageClassification',
 };
 
-/** What config.json says of the head; weights are float32 now. */
+/** What config.json says of the head; all weights are float32. */
 function headFields(config: unknown, outputs: number | undefined): Readonly<Record<string, unknown>> {
   const { model_type: type = '', architectures } = config as { model_type?: string; architectures?: unknown };
   const isDistilled = type === 'deit' && /WithTeacher/.test(JSON.stringify(architectures));

@@ -11,7 +11,7 @@ import { fittingWithCopies, withCopies } from '../../planner/replan/room-for-cop
 import { assumedProfile, type ReplanInput } from '../../planner/replan/survivors.ts';
 import { program } from '../../schedule/generate.ts';
 import { scheduleOf } from '../../schedule/schedules.ts';
-import { withStalenessAgain } from '../../schedule/staleness.ts';
+import { withLeastStaleness } from '../../schedule/staleness.ts';
 import { simulate } from '../../simulator/simulate.ts';
 import { optimizerStateCount } from '../protocol/training-spec.ts';
 import type { CapacityWatch } from './capacity-watch.ts';
@@ -118,7 +118,7 @@ function withoutLost(
   };
   const workers = workersOf(from).filter((device) => devices.includes(device));
   const found = replanned(input, recovery?.replan ?? 'light', { workers, capacities });
-  const plan = withStalenessAgain(grain === 1 ? found : planInSamples(found, grain), options.staleness ?? {});
+  const plan = withLeastStaleness(grain === 1 ? found : planInSamples(found, grain), options.staleness ?? {});
   const copied = withCopiesOf(plan, recovery ?? {});
   if (profile === undefined || (recovery?.replan ?? 'light') !== 'light') return copied;
   const isCopied = options.machine.replicateEvery !== 0;
@@ -175,7 +175,7 @@ export function planByCapacity(layouts: LayoutsKnown, devices: readonly string[]
       },
       estimated,
     );
-    const stale = withCopiesOf(withStalenessAgain(plan, options.staleness ?? {}), options.recovery ?? {});
+    const stale = withCopiesOf(withLeastStaleness(plan, options.staleness ?? {}), options.recovery ?? {});
     return isSamePipeline(stale, from) ? { capacities: estimated } : { capacities: estimated, plan: stale };
   } catch (error) {
     if (!(error instanceof InputError)) throw error;

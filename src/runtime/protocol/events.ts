@@ -39,6 +39,7 @@ export interface RoundMetrics {
   readonly accuracy: number | null;
 }
 
+/** What a run reports while it goes on; `asteroid train --json` prints most of them as lines. */
 export type RunEvent =
   | {
       readonly kind: 'listening';

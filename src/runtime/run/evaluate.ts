@@ -18,6 +18,7 @@ import { ownCopy, sliceSamples } from '../device/samples.ts';
 import { type BindTask, bindToModel, labelCut, sizedByData } from './subject.ts';
 import { outputOf } from './trained-output.ts';
 
+/** How a model is to be tested on a data set. */
 export interface EvaluateOptions extends BindTask {
   /** The output that the loss takes. Default: the first. */
   readonly output?: string;

@@ -8,21 +8,19 @@ import type { Cluster, Plan, PlanLayout, Profile } from '../../cluster/cluster.t
 import { createReferenceEngine } from '../../engine/reference.ts';
 import { evaluateGraph } from '../../graph/evaluate.ts';
 import { inferenceMode } from '../../graph/onnx/modes.ts';
-import { tensor } from '../../graph/tensor.ts';
 import { planInference } from '../../planner/inference/plan.ts';
+import { inferenceRun } from '../../testing/inference-run.ts';
 import { type MemoryRun, startCluster } from '../../testing/memory-cluster.ts';
 import { batches, chainOfLinears, subjectOf, type TestNet } from '../../testing/training-subjects.ts';
 import { createVirtualClock } from '../../testing/virtual-clock.ts';
 import type { ProfileCache } from '../device/measure/cached-profile.ts';
 import { sliceSamples } from '../device/samples.ts';
 import type { RunEvent } from '../protocol/events.ts';
-import { graphWeights } from './graph-weights.ts';
 import { InferenceRounds } from './inference-rounds.ts';
 
 /** Seven layers that take no time. What devices say that they computed is made up. */
 const net: TestNet = { graph: inferenceMode(chainOfLinears(6).graph), loss: 'mse', classCount: 0 };
-const plain = subjectOf(net, 4);
-const subject = { ...plain, training: { ...plain.training, isInference: true as const } };
+const subject = subjectOf(net, 4, { isInference: true });
 const layerCount = subject.sequence.layers.length;
 /** A round takes a device so long in each layer, as profiled; a way to the coordinator takes much longer. */
 const [layerMs, latencyMs] = [100, 1000];
@@ -67,19 +65,12 @@ class MadeUpDevices {
 }
 
 function runOf(clock: Clock, rounds: InferenceRounds, devices: MadeUpDevices): MemoryRun {
+  const run = inferenceRun(subject, rounds, 6);
   return {
-    ...{ subject, clock, profileCache, workerNames: ['a', 'b', 'c'], links: { clock } },
+    ...run,
+    ...{ clock, profileCache, workerNames: ['a', 'b', 'c'], links: { clock } },
     linkBetween: (one) => (one === 'coordinator' ? { clock, latencyMs } : undefined),
-    weights: graphWeights(subject.sequence),
-    batch: (round) => ({ ...rounds.batch(round), labels: tensor('int64', [0], []) }),
-    onResults: (round, outputs) => rounds.results(round, outputs),
-    onReady: (offer) => rounds.begin(offer),
-    machine: {
-      ...{ endRound: Number.MAX_SAFE_INTEGER, isStateConstant: true, awaitsOffers: true, replicateEvery: 0, window: 6 },
-      batchAt: (round) => rounds.batchAt(round),
-      batchSizesToProfile: [4],
-      thoroughness: 'quick',
-    },
+    machine: { ...run.machine, batchSizesToProfile: [4], thoroughness: 'quick' },
     factsOf: () => ({ cpuModel: 'all alike: one link is measured for all' }),
     choosePlan: planOf,
     planAgain: async (profile, cluster) => planOf(profile, cluster),

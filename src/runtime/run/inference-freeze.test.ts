@@ -5,37 +5,26 @@ import assert from 'node:assert/strict';
 import { test } from 'node:test';
 import type { Clock } from '../../clock.ts';
 import { inferenceMode } from '../../graph/onnx/modes.ts';
-import { type Tensor, tensor } from '../../graph/tensor.ts';
+import type { Tensor } from '../../graph/tensor.ts';
 import { handPlan } from '../../testing/hand-plans.ts';
+import { inferenceRun } from '../../testing/inference-run.ts';
 import { type MemoryRun, startCluster } from '../../testing/memory-cluster.ts';
 import { batches, chainOfLinears, subjectOf, type TestNet } from '../../testing/training-subjects.ts';
 import { createVirtualClock } from '../../testing/virtual-clock.ts';
 import { sliceSamples } from '../device/samples.ts';
 import type { RunEvent } from '../protocol/events.ts';
-import { graphWeights } from './graph-weights.ts';
 import { InferenceRounds } from './inference-rounds.ts';
 
 const batchSize = 4;
 const net: TestNet = { graph: inferenceMode(chainOfLinears(6).graph), loss: 'mse', classCount: 0 };
-const plain = subjectOf(net, batchSize);
-const subject = { ...plain, training: { ...plain.training, isInference: true as const } };
+const subject = subjectOf(net, batchSize, { isInference: true });
 
 function runOf(clock: Clock, rounds: InferenceRounds): MemoryRun {
   const plan = handPlan(
     { schedule: 'inference', cuts: [2, 4], shares: [[4], [4], [4]], microBatchCount: 1 },
     subject.sequence.layers.length,
   );
-  return {
-    ...{ subject, clock, plan, links: { clock, latencyMs: 20 } },
-    weights: graphWeights(subject.sequence),
-    batch: (round) => ({ ...rounds.batch(round), labels: tensor('int64', [0], []) }),
-    onResults: (round, outputs) => rounds.results(round, outputs),
-    onReady: (offer) => rounds.begin(offer),
-    machine: {
-      ...{ endRound: Number.MAX_SAFE_INTEGER, isStateConstant: true, awaitsOffers: true, replicateEvery: 0, window: 6 },
-      batchAt: (round) => rounds.batchAt(round),
-    },
-  };
+  return { ...inferenceRun(subject, rounds, 6), clock, plan, links: { clock, latencyMs: 20 } };
 }
 
 const inputs = (sampleCount: number): readonly Tensor[] =>

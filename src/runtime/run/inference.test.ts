@@ -7,8 +7,9 @@ import { outputError } from '../../cluster/activation-bits.ts';
 import type { Compression } from '../../cluster/compression.ts';
 import { evaluateGraph } from '../../graph/evaluate.ts';
 import { inferenceMode } from '../../graph/onnx/modes.ts';
-import { type Tensor, tensor } from '../../graph/tensor.ts';
+import type { Tensor } from '../../graph/tensor.ts';
 import { type HandPlan, handPlan } from '../../testing/hand-plans.ts';
+import { inferenceRun } from '../../testing/inference-run.ts';
 import { type MemoryCluster, type MemoryRun, startCluster } from '../../testing/memory-cluster.ts';
 import {
   batches,
@@ -21,7 +22,6 @@ import {
   wideNet,
 } from '../../testing/training-subjects.ts';
 import { sliceSamples } from '../device/samples.ts';
-import { graphWeights } from './graph-weights.ts';
 import { InferenceRounds } from './inference-rounds.ts';
 
 interface InferenceRun {
@@ -32,13 +32,10 @@ interface InferenceRun {
   expected(inputs: readonly Tensor[]): Tensor;
 }
 
-const noLabels = tensor('int64', [0], []);
-
-function inferenceRun(net: TestNet, hand: HandPlan, window = 4, compression?: Compression): InferenceRun {
+function runOf(net: TestNet, hand: HandPlan, window = 4, compression?: Compression): InferenceRun {
   const graph = inferenceMode(net.graph);
   const { batchSize } = handPlan(hand, 1);
-  const plain = subjectOf({ ...net, graph }, batchSize);
-  const subject = { ...plain, training: { ...plain.training, isInference: true as const } };
+  const subject = subjectOf({ ...net, graph }, batchSize, { isInference: true });
   const layout = handPlan(hand, subject.sequence.layers.length);
   const plan = compression === undefined ? layout : { ...layout, compression };
   const every = compression?.exactEvery;
@@ -46,22 +43,7 @@ function inferenceRun(net: TestNet, hand: HandPlan, window = 4, compression?: Co
   const batch = batches(net, subject);
   return {
     rounds,
-    run: {
-      subject,
-      plan,
-      weights: graphWeights(subject.sequence),
-      batch: (round) => ({ ...rounds.batch(round), labels: noLabels }),
-      onResults: (round, outputs) => rounds.results(round, outputs),
-      onReady: (offer) => rounds.begin(offer),
-      machine: {
-        endRound: Number.MAX_SAFE_INTEGER,
-        isStateConstant: true,
-        awaitsOffers: true,
-        replicateEvery: 0,
-        window,
-        batchAt: (round) => rounds.batchAt(round),
-      },
-    },
+    run: { ...inferenceRun(subject, rounds, window), plan },
     inputs: (round, sampleCount = batchSize) =>
       batch(round).inputs.map((value) => sliceSamples(value, 0, 0, sampleCount)),
     expected: (inputs) => {
@@ -102,7 +84,7 @@ const cases: readonly (readonly [string, TestNet, HandPlan])[] = [
 
 for (const [name, net, hand] of cases)
   test(`outputs are those of the whole model: ${name}`, async () => {
-    const { run, rounds, inputs, expected } = inferenceRun(net, hand);
+    const { run, rounds, inputs, expected } = runOf(net, hand);
     const { batchSize } = run.plan ?? assert.fail('a plan');
     const cluster = await startCluster(run);
     cluster.coordinator.end.catch((error: Error) => rounds.fail(error));
@@ -125,7 +107,7 @@ test('in 4 bits, each third round is repeated as it is, and tells how far output
   const hand: HandPlan = { schedule: 'inference', cuts: [1], shares: [[4], [2, 2]], microBatchCount: 2 };
   const compression = { activation: 'uint4', exactEvery: 3 } as const;
   const net = wideNet();
-  const { run, rounds, inputs, expected } = inferenceRun(net, hand, 4, compression);
+  const { run, rounds, inputs, expected } = runOf(net, hand, 4, compression);
   const cluster = await startCluster(run);
   cluster.coordinator.end.catch((error: Error) => rounds.fail(error));
   const requests = Array.from({ length: 7 }, (_, round) => inputs(round));
@@ -148,7 +130,7 @@ test('in 4 bits, each third round is repeated as it is, and tells how far output
 
 test('10,000 inputs come out in order, each once, while two devices are killed and one returns', async () => {
   const hand: HandPlan = { schedule: 'inference', cuts: [1, 2], shares: [[16], [8, 8], [16]], microBatchCount: 1 };
-  const { run, rounds, inputs, expected } = inferenceRun(regressionNet(), hand);
+  const { run, rounds, inputs, expected } = runOf(regressionNet(), hand);
   const order: number[] = [];
   const happenings = new Map<number, () => unknown>([
     [100, () => cluster.kill('b')],
@@ -197,7 +179,7 @@ test('10,000 inputs come out in order, each once, while two devices are killed a
 
 test('when nobody is left, what has not been answered fails with the reason', async () => {
   const hand: HandPlan = { schedule: 'inference', cuts: [1], shares: [[4], [4]], microBatchCount: 1 };
-  const { run, rounds, inputs } = inferenceRun(wideNet(), hand);
+  const { run, rounds, inputs } = runOf(wideNet(), hand);
   const cluster = await startCluster(run);
   const reason = /^The run ended: [ab] left .*; what had not been answered is lost\.$/;
   cluster.coordinator.end.catch((error: Error) => rounds.fail(error));

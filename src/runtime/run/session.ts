@@ -1,6 +1,5 @@
 // One training run, prepared (prepare.ts), to its result: what the commands `train`, `quickstart` and `verify` share.
-// It trains here or over workers, tests, and writes checkpoints and the trained model; events go to an observer. What a
-// machine has (engine, sockets, processes) comes from its host.
+// It trains here or over workers, tests, and writes checkpoints and the trained model; events go to an observer.
 
 import type { Clock } from '../../clock.ts';
 import type { Plan } from '../../cluster/cluster.ts';
@@ -32,6 +31,7 @@ import { RunPlanner } from './run-planner.ts';
 import { RunTests } from './run-tests.ts';
 import { recoveryOf } from './settings.ts';
 
+/** What a run has of the machine it runs on: its host gives the engine, sockets and processes. */
 export interface SessionEnvironment {
   readonly clock: Clock;
   readonly observe: Observer;

@@ -172,7 +172,7 @@ export function correctionIn(
 }
 
 /** Of a run, the rounds in which the learning rate of stale stages rises to what was asked for. */
-const rampPart = 0.5;
+const rampPart = 0.25;
 
 /**
  * How long the learning rate of stale stages rises in a run of so many rounds (training/staleness.ts, `delayedRate`):

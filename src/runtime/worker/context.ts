@@ -25,6 +25,8 @@ export class WorkerContext {
   model: Model | undefined;
   /** How the run ended, once it has. */
   ended: WorkerEnd | undefined;
+  /** Work that cannot be given up: the worker ends after it. */
+  readonly #lasting = new Set<Promise<void>>();
 
   constructor(options: WorkerOptions) {
     this.options = options;
@@ -93,6 +95,18 @@ export class WorkerContext {
   end(end: WorkerEnd): void {
     this.ended ??= end;
     this.session.failure.fail(new RunError(end.reason));
+  }
+
+  /** Work that nobody waits for but the end of the worker. */
+  outlast(work: Promise<void>): void {
+    const { failure } = this.session;
+    this.#lasting.add(work);
+    work.catch((error: unknown) => failure.fail(error)).finally(() => this.#lasting.delete(work));
+  }
+
+  /** What is to be waited for before the engine goes; undefined: nothing. */
+  get lasting(): Promise<unknown> | undefined {
+    return this.#lasting.size === 0 ? undefined : Promise.all(this.#lasting);
   }
 
   /** Work that nobody waits for. Its failure ends the layout, unless the coordinator explains it. */

@@ -2,9 +2,9 @@
 // from the engine at once, before the device compiles its own stage: others need not wait for that. Weights have the
 // priority of pipeline data, the optimizer's state goes behind it.
 
+import type { Failure } from '../../failure.ts';
 import type { Delivery, Move } from '../../planner/replan/moves.ts';
 import type { Frame, Priority } from '../../transport/link.ts';
-import type { Failure } from '../protocol/failure.ts';
 import { message, type StatePart, stateParts } from '../protocol/messages.ts';
 import type { Catalog } from './catalog.ts';
 import type { EarlyEntries } from './layout-session.ts';

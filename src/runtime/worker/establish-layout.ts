@@ -123,18 +123,23 @@ async function place(
   arrivals?.deliver(same === undefined ? (entry) => stage.load(entry) : () => {});
 }
 
-/** Compiles a stage. One that is ready after another layout has been announced is disposed of at once. */
+/**
+ * Compiles a stage. One that is ready after another layout has been announced, or after the end, is disposed of at
+ * once; until then the worker has not ended, and its engine is there.
+ */
 function newStage(context: WorkerContext, options: StageOptions): Promise<StagePort> {
   const { engine, stageStore, weightFiles, memoryBytes } = context.options;
   const keeping = weightKeeping(weightFiles, memoryBytes);
   const { createStage: create = () => createStage(engine, options, stageStore, keeping) } = context.options;
   const { session } = context;
   const creating = create(options);
-  void creating.then(
-    (stage) => {
-      if (context.session !== session || context.ended !== undefined) stage.dispose();
-    },
-    () => {}, // seen by the guard
+  context.outlast(
+    creating.then(
+      (stage) => {
+        if (context.session !== session || context.ended !== undefined) stage.dispose();
+      },
+      () => {}, // seen by the guard
+    ),
   );
   return context.guard(creating);
 }

@@ -1,9 +1,9 @@
 // The layouts in which a device has a part: the one that runs, and former ones for as long as others may need the state
 // that they hold.
 
+import type { Failure } from '../../failure.ts';
 import { ownCopy } from '../device/samples.ts';
 import type { StateEntry } from '../device/stage-state.ts';
-import type { Failure } from '../protocol/failure.ts';
 import { partOf, type StatePart } from '../protocol/messages.ts';
 import type { Catalog } from './catalog.ts';
 import type { Layout } from './layout.ts';

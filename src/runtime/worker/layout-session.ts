@@ -1,9 +1,9 @@
 // What belongs to the layout in force: everything that waits for it ends when another layout comes, or the run ends.
 
+import { Failure } from '../../failure.ts';
 import type { DeviceProgram } from '../../schedule/program.ts';
 import { Mailbox } from '../device/mailbox.ts';
 import type { StateEntry } from '../device/stage-state.ts';
-import { Failure } from '../protocol/failure.ts';
 import type { Arrivals } from './arrivals.ts';
 import type { Topology } from './layout.ts';
 

@@ -28,6 +28,7 @@ import type { Frame, Link } from '../../transport/link.ts';
 import { createMemoryLinks } from '../../transport/memory.ts';
 import type { ProfileCache } from '../device/measure/cached-profile.ts';
 import type { MeasuredProfile } from '../device/measure/measurement.ts';
+import type { StagePort } from '../device/stage.ts';
 import type { ProfileJob, ProfileProcess } from './options.ts';
 import { runWorker } from './worker.ts';
 
@@ -111,6 +112,33 @@ test('a model is measured in another process within the memory that is left, onc
   assert.deepEqual([again?.control, others.length, jobs.length], [{ ...found, cached: true }, 0, 1]);
   await profiledBy([1, 8], never, elsewhere);
   assert.deepEqual([jobs.length, endedCount], [2, 2]);
+});
+
+test('a worker whose stage still compiles at the end frees it before its engine goes', { timeout }, async () => {
+  const [coordinator, link] = createMemoryLinks('coordinator', 'a');
+  const engine = createReferenceEngine();
+  let finish: ((stage: StagePort) => void) | undefined;
+  coordinator.receive(({ kind }) => {
+    if (kind === 'ready') for (const sent of [connectFrame, deployFrame]) void coordinator.send(sent);
+  });
+  const done: string[] = [];
+  const end = runWorker({
+    ...{ name: 'a', coordinator: link, clock: hasty, engine },
+    createNetwork: async () => ({ url: 'memory://a', connect: () => never, close: async () => {} }),
+    createStage: () =>
+      new Promise((resolve) => {
+        finish = resolve;
+        void coordinator.send(frame('end', { reason: 'the run is over' }));
+      }),
+  }).finally(() => done.push('worker'));
+  void coordinator.send(modelFrame);
+  assert.match((await coordinator.ended).reason, /the run is over/);
+  for (let turn = 0; turn < 20; turn++) await new Promise((resolve) => setImmediate(resolve));
+  assert.equal(done.length, 0, 'everything else is closed, and the worker waits');
+  finish?.({ dispose: () => done.push('stage') } as Partial<StagePort> as StagePort);
+  assert.deepEqual(await end, { clean: true, reason: 'the run is over' });
+  assert.deepEqual(done, ['stage', 'worker']);
+  await engine.close();
 });
 
 test('a link to the coordinator that is lost ends the worker, whatever it is at', { timeout }, async () => {

@@ -140,4 +140,5 @@ async function close({ context, links, statistics }: Parts, reason: string): Pro
   context.session.mailbox.fail(new RunError(reason));
   await Promise.all([links.close(reason), coordinator.close(reason), stagesAhead?.close()]);
   context.model?.layouts.dispose();
+  if (context.lasting !== undefined) await context.lasting;
 }

@@ -46,7 +46,7 @@ function cacheKey(
 ): string {
   const { frozen, loss, optimizer, forwardGradient } = training;
   return JSON.stringify([
-    24,
+    25,
     engineName,
     batchSizes,
     thoroughness,

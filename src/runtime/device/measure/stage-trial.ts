@@ -38,8 +38,8 @@ export interface TrialTimes {
   readonly mainMs: number | undefined;
 }
 
-/** What is worked in some time. */
-interface Work {
+/** What is worked in some time. Milliseconds; `mainMs` as in TrialTimes. */
+export interface Work {
   readonly computeMs: number;
   readonly mainMs: number | undefined;
 }
@@ -126,7 +126,7 @@ export async function createStageTrial(
 }
 
 /** What is worked until `work` and everything that it queues is done. */
-async function timedWork(
+export async function timedWork(
   engine: Engine,
   processWork: ProcessClock | undefined,
   work: () => Promise<unknown>,
