@@ -16,11 +16,12 @@ import { GraphBuilder } from '../dist/graph/builder.js';
 import { type Graph, int } from '../dist/graph/graph.js';
 import { fanInUniform } from '../dist/graph/initialization.js';
 import { layers } from '../dist/graph/layers.js';
-import { elementCount, type Tensor, tensor } from '../dist/graph/tensor.js';
+import { elementCount, type Tensor, tensor, wrap } from '../dist/graph/tensor.js';
 import { buildModel } from '../dist/models/zoo.js';
 import { writeNoise } from '../dist/noise.js';
 import { tangentMicroBatch } from '../dist/planner/forward-gradient.js';
 import { createRandom } from '../dist/random.js';
+import type { PiecewiseBatch } from '../dist/runtime/coordinator/options.js';
 import type { RunSubject } from '../dist/runtime/protocol/run-subject.js';
 import type { TrainingSpec } from '../dist/runtime/protocol/training-spec.js';
 import { trainHere } from '../dist/runtime/run/local.js';
@@ -234,23 +235,28 @@ async function measure({ model, batch, microBatch, tangents, kind }: Case): Prom
   const { sequence, training } = subject;
   const random = createRandom(1);
   const shape = defined(graph.inputs[0], 'an input').shape.map((size) => (size === 'N' ? batch : Number(size)));
-  const pixels = new Float32Array(elementCount(shape));
-  for (let index = 0; index < pixels.length; index++) pixels[index] = random.normal();
+  const inputs = (count: number): Tensor => {
+    const values = new Float32Array((count / batch) * elementCount(shape));
+    for (let index = 0; index < values.length; index++) values[index] = random.normal();
+    return wrap('float32', [count, ...shape.slice(1)], values);
+  };
+  const labels = (count: number): Tensor => {
+    const values = new BigInt64Array(count);
+    for (let index = 0; index < count; index++) values[index] = BigInt(random.integer(10));
+    return wrap('int64', [count], values);
+  };
+  const pieces: PiecewiseBatch = {
+    sampleCount: batch,
+    piece: (payload, [first, end]) => [payload === 'input' ? inputs(end - first) : labels(end - first)],
+  };
   const stepMs: number[] = [];
   let mostMiB = 0;
   const rounds: { readonly now: number; readonly peak: number }[] = [];
   await trainHere(
     subject,
     {
-      // Copies: what is uploaded is the engine's.
-      batch: () => ({
-        inputs: [tensor('float32', shape, pixels.slice())],
-        labels: tensor(
-          'int64',
-          [batch],
-          Array.from({ length: batch }, () => random.integer(10)),
-        ),
-      }),
+      // Memory of its own each time, as of samples that are gathered from a data set.
+      batch: () => (model.startsWith('sequence:') ? pieces : { inputs: [inputs(batch)], labels: labels(batch) }),
       observe: () => {},
       onCommitted: (_round, _loss, _correct, _rate, results) => {
         stepMs.push(defined(Object.values(results)[0], 'a result').busyMs);

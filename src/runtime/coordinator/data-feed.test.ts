@@ -78,6 +78,37 @@ test('each device gets its samples, micro-batch by micro-batch, round after roun
   assert.equal(sent.length, 12);
 });
 
+test('pieces of a long batch are made when they may be sent', async () => {
+  const made: string[] = [];
+  const sent: string[] = [];
+  let open = (): void => {};
+  const feed = new DataFeed({
+    batch: (round) => ({
+      sampleCount: 4,
+      piece: (payload, [first, end]) => {
+        made.push(`${payload} ${round}: ${first} to ${end}`);
+        return [tensor('int32', [end - first], [round, first].slice(0, end - first))];
+      },
+    }),
+    send: (device, { kind, round, microBatch }: Frame) => {
+      sent.push(`${device} ${kind} ${round}/${microBatch}`);
+      return new Promise((resolve) => {
+        open = resolve;
+      });
+    },
+    onError: (error) => assert.fail(String(error)),
+  });
+  feed.begin(twoStages);
+  feed.feed(7, 3);
+  while (sent.length < 6) {
+    assert.equal(made.length, sent.length);
+    open();
+    await new Promise(setImmediate);
+  }
+  assert.deepEqual(made.slice(0, 4), ['input 7: 0 to 1', 'input 7: 1 to 2', 'label 7: 0 to 2', 'input 7: 2 to 3']);
+  assert.deepEqual(sent.slice(0, 4), ['a input 7/0', 'b input 7/0', 'c label 7/0', 'a input 7/1']);
+});
+
 test('a smaller batch is cut as its own program says', async () => {
   const sent: string[] = [];
   const { feed } = feedTo(sent, undefined, 3);

@@ -5,7 +5,7 @@ import { defined } from '../../assert.ts';
 import type { Program, SampleRange } from '../../schedule/program.ts';
 import type { Frame } from '../../transport/link.ts';
 import { sliceSamples } from '../device/samples.ts';
-import type { FedBatch } from './options.ts';
+import type { FedBatch, PiecewiseBatch } from './options.ts';
 
 /** A piece of a batch, and who gets it. */
 interface Delivery {
@@ -17,7 +17,7 @@ interface Delivery {
 }
 
 export interface DataFeedOptions {
-  batch(round: number): FedBatch | Promise<FedBatch>;
+  batch(round: number): FedBatch | PiecewiseBatch | Promise<FedBatch>;
   /** Resolves when more may be sent: where a link is full, it waits. */
   send(device: string, frame: Frame): Promise<void>;
   /** No batch can be had. */
@@ -65,19 +65,26 @@ export class DataFeed {
   async #send(round: number, epoch: number, deliveries: readonly Delivery[] | undefined): Promise<void> {
     if (deliveries === undefined || this.#deliveries !== deliveries) return;
     const given = this.#options.batch(round);
-    const { inputs, labels } = given instanceof Promise ? await given : given;
+    const batch = given instanceof Promise ? await given : given;
     if (this.#deliveries !== deliveries) return;
-    const sampleCount = inputs[0]?.shape[0] as number;
+    const { sampleCount, piece } = 'piece' in batch ? batch : piecesOf(batch);
     const rest = sampleCount === this.#wholeCount ? undefined : this.#programFor?.(sampleCount);
     const due = rest === undefined ? deliveries : deliveriesOf(rest);
     for (const { device, payload, microBatch, samples } of due) {
-      const tensors = (payload === 'input' ? inputs : [defined(labels, 'labels')]).map((value) =>
-        sliceSamples(value, 0, ...samples),
-      );
+      const tensors = piece(payload, samples);
       await this.#options.send(device, { kind: payload, epoch, round, microBatch, tensors });
       if (this.#deliveries !== deliveries) return;
     }
   }
+}
+
+/** A batch that is there as a whole. */
+function piecesOf({ inputs, labels }: FedBatch): PiecewiseBatch {
+  return {
+    sampleCount: inputs[0]?.shape[0] as number,
+    piece: (payload, samples) =>
+      (payload === 'input' ? inputs : [defined(labels, 'labels')]).map((value) => sliceSamples(value, 0, ...samples)),
+  };
 }
 
 /** What a program's devices receive from the data feed, micro-batch by micro-batch. */

@@ -1,6 +1,7 @@
 // What a coordinator is given, and what it gives back: plain data and the hooks of the run that it serves.
 
 import type { Tensor } from '../../graph/tensor.ts';
+import type { SampleRange } from '../../schedule/program.ts';
 import type { PlanningOptions } from '../knowledge/planning-options.ts';
 import type { RunEvent } from '../protocol/events.ts';
 import type { RoundResult } from '../protocol/messages.ts';
@@ -18,12 +19,19 @@ export interface Batch {
 /** What the coordinator sends for a round: labels only where it trains. */
 export type FedBatch = Pick<Batch, 'inputs'> & Partial<Pick<Batch, 'labels'>>;
 
+/** A batch whose pieces are made when they are sent: of long sequences, a batch is much more than is computed with. */
+export interface PiecewiseBatch {
+  readonly sampleCount: number;
+  /** Samples [first, end) of the inputs, or of the labels alone. */
+  piece(payload: 'input' | 'label', samples: SampleRange): readonly Tensor[];
+}
+
 /** Where a run's data come from and its results go. */
 export interface RunHooks {
   /** The outputs of a round that only infers, once each, in the order of rounds. Absent: the run trains. */
   onResults?(round: number, outputs: readonly Tensor[]): void;
   /** A promise where samples are read, which takes its time. */
-  batch(round: number): FedBatch | Promise<FedBatch>;
+  batch(round: number): FedBatch | PiecewiseBatch | Promise<FedBatch>;
   observe(event: RunEvent): void;
   onCommitted(
     round: number,

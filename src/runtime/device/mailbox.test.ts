@@ -40,3 +40,29 @@ test('a failure reaches all who wait, now and later', async () => {
   await assert.rejects(waiting, /link lost/);
   await assert.rejects(mailbox.take(key(1)), /link lost/);
 });
+
+test('a sender has room while few frames lie here, or while somebody waits for one that does not', async () => {
+  const mailbox = new Mailbox(1000);
+  mailbox.put(key(0), frame(0));
+  assert.equal(mailbox.room(2), undefined);
+  mailbox.put(key(1), frame(1));
+  let isThere = false;
+  const send = async (): Promise<void> => {
+    isThere = false;
+    await mailbox.room(2);
+    isThere = true;
+  };
+  const first = send();
+  await new Promise(setImmediate);
+  assert.equal(isThere, false);
+  await mailbox.take(key(0));
+  await first;
+  mailbox.put(key(2), frame(2));
+  const second = send();
+  await new Promise(setImmediate);
+  assert.equal(isThere, false);
+  const later = mailbox.take(key(3));
+  await second;
+  mailbox.put(key(3), frame(3));
+  assert.equal((await later).microBatch, 3);
+});

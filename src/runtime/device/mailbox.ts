@@ -26,6 +26,7 @@ export class Mailbox {
   readonly #frames = new Map<string, Frame>();
   readonly #waiting = new Map<string, Waiting>();
   #bytes = 0;
+  #room: { readonly count: number; readonly resolve: () => void } | undefined;
   #failure: Error | undefined;
 
   constructor(limitBytes: number) {
@@ -63,10 +64,35 @@ export class Mailbox {
     if (frame !== undefined) {
       this.#frames.delete(id);
       this.#bytes -= frameBytes(frame);
+      this.#makeRoom();
       return Promise.resolve(frame);
     }
     if (this.#failure !== undefined) return Promise.reject(this.#failure);
-    return new Promise((resolve, reject) => this.#waiting.set(id, { resolve, reject }));
+    return new Promise((resolve, reject) => {
+      this.#waiting.set(id, { resolve, reject });
+      this.#makeRoom();
+    });
+  }
+
+  /**
+   * For one sender that would else put everything here at once: resolves when fewer than `count` frames lie here, or
+   * somebody waits for one that does not; undefined where that is so now.
+   */
+  room(count: number): Promise<void> | undefined {
+    if (this.#hasRoom(count)) return undefined;
+    return new Promise((resolve) => {
+      this.#room = { count, resolve };
+    });
+  }
+
+  #hasRoom(count: number): boolean {
+    return this.#frames.size < count || this.#waiting.size > 0 || this.#failure !== undefined;
+  }
+
+  #makeRoom(): void {
+    if (this.#room === undefined || !this.#hasRoom(this.#room.count)) return;
+    this.#room.resolve();
+    this.#room = undefined;
   }
 
   /** Rejects all who wait, now and later. */
@@ -76,6 +102,7 @@ export class Mailbox {
     this.#waiting.clear();
     this.#frames.clear();
     this.#bytes = 0;
+    this.#makeRoom();
   }
 
   /** Bytes that wait. */

@@ -2,8 +2,9 @@
 // compute.
 
 import { batchOf } from '../../training/data/batch.ts';
-import type { Batch, Dataset } from '../../training/data/dataset.ts';
+import { type Batch, type Dataset, gatherField } from '../../training/data/dataset.ts';
 import { type BatchOrder, batchIndices, epochOf, roundLength } from '../../training/data/order.ts';
+import type { PiecewiseBatch } from '../coordinator/options.ts';
 
 /** Rounds that are read ahead of the one that is asked for. */
 const aheadCount = 2;
@@ -30,6 +31,25 @@ export class BatchesAhead {
     for (let next = round + 1; next <= Math.min(round + aheadCount, this.#endRound - 1); next++)
       if (!this.#coming.has(next)) this.#keep(next, this.#begin(next));
     return batch;
+  }
+
+  /** What is sent of a round: of sequences, piece by piece, else as `at`. */
+  fed(round: number): Batch | PiecewiseBatch | Promise<Batch> {
+    const { sequenceLength, softening } = this.#dataset;
+    return sequenceLength === undefined || softening !== undefined ? this.at(round) : this.#pieces(round);
+  }
+
+  /** Sequences are in memory, and of one length. */
+  #pieces(round: number): PiecewiseBatch {
+    const dataset = this.#dataset;
+    const indices = batchIndices(this.#order, round);
+    return {
+      sampleCount: indices.length,
+      piece: (payload, samples) =>
+        (payload === 'input' ? dataset.inputs : [dataset.labels]).map((field) =>
+          gatherField(dataset, field, indices.subarray(...samples)),
+        ),
+    };
   }
 
   #begin(round: number): Batch | Promise<Batch> {

@@ -26,6 +26,12 @@ import { batchAt, scaleOf } from '../protocol/round-batch.ts';
 import type { RunState } from '../protocol/run-state.ts';
 import type { RunSubject } from '../protocol/run-subject.ts';
 
+/**
+ * Pieces of batches that may lie here: a long sequence is cut into pieces while it is computed, and the next batch is
+ * read when the last pieces of this one lie here.
+ */
+const mostPieces = 64;
+
 interface LocalEnvironment {
   readonly engine: Engine;
   readonly clock: Clock;
@@ -55,7 +61,10 @@ export async function trainHere(
   const [mailbox, failure] = [new Mailbox(Number.POSITIVE_INFINITY), new Failure()];
   const feed = new DataFeed({
     batch: (round) => hooks.batch(round),
-    send: async (_device, frame) => mailbox.put({ ...frame, from: feedName }, frame),
+    send: async (_device, frame) => {
+      mailbox.put({ ...frame, from: feedName }, frame);
+      await mailbox.room(mostPieces);
+    },
     onError: (error) => failure.fail(error),
   });
   feed.begin(whole, (sampleCount) => program(layoutOf(plan, sampleCount)));

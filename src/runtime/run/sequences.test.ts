@@ -16,7 +16,9 @@ import { sgd } from '../../testing/training-subjects.ts';
 import { createDataset, gather, inputField, labelField } from '../../training/data/dataset.ts';
 import { batchIndices } from '../../training/data/order.ts';
 import { asSteps } from '../../training/data/sequences.ts';
+import { sliceSamples } from '../device/samples.ts';
 import { loadModel } from '../host/models.ts';
+import { BatchesAhead } from './batches-ahead.ts';
 import { evaluateOn } from './evaluate.ts';
 import { withStates } from './sequences.ts';
 import { bindToModel, labelCut } from './subject.ts';
@@ -126,6 +128,26 @@ test('a test hands states from step to step', async () => {
   const found = await evaluateOn(() => createOnnxRuntimeNodeEngine(), withStates(graph, states), dataset, options);
   assert.ok(Math.abs(found.loss - untrained) < 1e-5, `the loss is ${found.loss}, PyTorch's ${untrained}`);
   assert.equal(found.sampleCount, dataset.sampleCount);
+});
+
+test('the pieces of a batch that is sent are those of the whole batch', () => {
+  const order = { sampleCount: dataset.sampleCount, batchSize: batch, seed: 3, shuffle: true, sequenceLength: length };
+  const batches = new BatchesAhead(dataset, order, 2);
+  const whole = batches.at(1);
+  const fed = batches.fed(1);
+  assert.ok(!(whole instanceof Promise) && 'piece' in fed);
+  assert.equal(fed.sampleCount, batch);
+  for (const range of [
+    [0, 3],
+    [batch - 5, batch],
+  ] as const) {
+    const cut = (value: Tensor): Tensor => sliceSamples(value, 0, range[0], range[1]);
+    assert.deepEqual(
+      fed.piece('input', range).map(({ shape, data }) => [shape, [...data]]),
+      whole.inputs.map(cut).map(({ shape, data }) => [shape, [...data]]),
+    );
+    assert.deepEqual(fed.piece('label', range)[0]?.data, cut(whole.labels).data.slice());
+  }
 });
 
 test('a label for a whole sequence is that of its last step', () => {

@@ -183,7 +183,7 @@ class TrainingSession {
     signal.addEventListener('abort', end, { once: true });
     if (signal.aborted) end();
     const hooks: RunHooks = {
-      batch: (round) => this.#batches.at(round),
+      batch: (round) => this.#batches.fed(round),
       observe: (event) => this.#watch(event),
       onCommitted: (round, loss, correctCount, rate, results) =>
         this.#committed(round, loss, correctCount, rate, results),

@@ -1,6 +1,7 @@
 // A thread that decodes pictures: it answers requests for samples, and keeps what it decoded within a limit. What is
 // kept changes no value.
 
+import { setPriority } from 'node:os';
 import { parentPort, workerData } from 'node:worker_threads';
 import { defined } from '../../../assert.ts';
 import type { Raster } from '../../../training/data/pictures/raster.ts';
@@ -8,6 +9,9 @@ import { reasonOf } from './check-pictures.ts';
 import { decode, inputOf, prepared, type Recipe } from './decode.ts';
 import type { DecodeOptions, DecodeReply, DecodeRequest } from './decode-messages.ts';
 import { loadSharp } from './sharp.ts';
+
+/** Below compute-thread-entry.ts's, which is 5: rounds are decoded ahead. */
+const decodePriority = 10;
 
 const { files, recipe, cacheBytes } = workerData as DecodeOptions;
 const port = defined(parentPort, 'the port of a thread');
@@ -41,4 +45,10 @@ async function answer({ id, sample, epoch }: DecodeRequest): Promise<void> {
   }
 }
 
-port.on('message', (request: DecodeRequest) => void answer(request));
+// Computing goes first where cores are scarce: on Linux a priority belongs to the calling thread.
+if (process.platform === 'linux') setPriority(0, decodePriority);
+// One at a time: side by side, sharp would take all threads of its pool, and the cores of those who compute.
+let last = Promise.resolve();
+port.on('message', (request: DecodeRequest) => {
+  last = last.then(() => answer(request));
+});

@@ -6,7 +6,7 @@ import { join } from 'node:path';
 import test from 'node:test';
 import { fixtureFolder } from '../../../testing/pytorch-fixtures.ts';
 import { type OperationName, operations } from '../../../training/data/pictures/augment.ts';
-import { hue } from '../../../training/data/pictures/color.ts';
+import { hue } from '../../../training/data/pictures/hue.ts';
 import type { PictureForm } from '../../../training/data/pictures/picture-form.ts';
 import { decode, inputOf, prepared, type Recipe } from './decode.ts';
 import { loadSharp } from './sharp.ts';

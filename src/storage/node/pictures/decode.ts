@@ -4,9 +4,10 @@
 
 import { readFileSync } from 'node:fs';
 import type { Augmentation, Region } from '../../../training/data/pictures/augment.ts';
-import { augmented, cropRegion, drawOf } from '../../../training/data/pictures/augment.ts';
+import { augmented, cropRegion } from '../../../training/data/pictures/augment.ts';
+import { drawOf } from '../../../training/data/pictures/draw.ts';
 import type { PictureForm } from '../../../training/data/pictures/picture-form.ts';
-import { normalize, type Raster } from '../../../training/data/pictures/raster.ts';
+import { normalize, type Raster, type Toned } from '../../../training/data/pictures/raster.ts';
 import type { Sharp } from './sharp.ts';
 
 /** How pictures are made into inputs: plain data. */
@@ -65,7 +66,7 @@ export async function prepared(
   base: Raster,
   recipe: Recipe,
   place: { readonly sample: number; readonly epoch: number },
-): Promise<Raster> {
+): Promise<Toned> {
   const { form, augment, seed } = recipe;
   if (augment.length === 0) return centered(base, form);
   const random = drawOf({ seed, ...place });
@@ -102,7 +103,7 @@ function centered(raster: Raster, form: PictureForm): Raster {
 }
 
 /** A sample as the model takes it: [channels, height, width]. */
-export function inputOf(raster: Raster, { form }: Recipe): Float32Array<ArrayBuffer> {
+export function inputOf(raster: Toned, { form }: Recipe): Float32Array<ArrayBuffer> {
   const values = new Float32Array(form.channels * form.height * form.width);
   normalize(raster, form, values, 0);
   return values;

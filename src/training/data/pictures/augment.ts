@@ -2,10 +2,12 @@
 // alone, so that a run sees the same pictures whatever its plan and however many threads decode.
 
 import { InputError } from '../../../errors.ts';
-import { createRandom, type Random } from '../../../random.ts';
+import type { Random } from '../../../random.ts';
 import { rotated, sheared, translated } from './affine.ts';
 import * as color from './color.ts';
-import { flipped, type Raster } from './raster.ts';
+import { between } from './draw.ts';
+import { colorJitter } from './jitter.ts';
+import { flipped, type Raster, type Toned } from './raster.ts';
 
 /** The augmentations, in the order in which they are applied: torchvision's transform of each name. */
 export const augmentations = [
@@ -29,18 +31,6 @@ export function parseAugment(text: string): readonly Augmentation[] {
   if (names.includes('trivial-augment') && names.includes('rand-augment'))
     throw new InputError('--augment takes trivial-augment or rand-augment, not both: leave one out.');
   return augmentations.filter((name) => names.includes(name));
-}
-
-/** What a picture's augmentation is drawn from. */
-export interface Draw {
-  readonly seed: number;
-  readonly epoch: number;
-  readonly sample: number;
-}
-
-/** The random numbers of one picture in one epoch. */
-export function drawOf({ seed, epoch, sample }: Draw): Random {
-  return createRandom(seed, epoch, sample, 0xa06);
 }
 
 /** A part of a picture, in pixels. */
@@ -73,29 +63,12 @@ export function cropRegion({ width, height }: Pick<Raster, 'width' | 'height'>, 
 }
 
 /** Everything behind the crop, in the order of {@link augmentations}. */
-export function augmented(raster: Raster, names: readonly Augmentation[], random: Random): Raster {
+export function augmented(raster: Raster, names: readonly Augmentation[], random: Random): Toned {
   let result = raster;
   if (names.includes('flip') && random.uniform() < 0.5) result = flipped(result);
   if (names.includes('trivial-augment')) result = trivialAugment(result, random);
   if (names.includes('rand-augment')) result = randAugment(result, random);
-  if (names.includes('color-jitter')) result = colorJitter(result, random);
-  return result;
-}
-
-/** ColorJitter(brightness=0.4, contrast=0.4, saturation=0.4, hue=0.1), in a drawn order. */
-function colorJitter(raster: Raster, random: Random): Raster {
-  const steps: ((picture: Raster) => Raster)[] = [
-    (picture) => color.brightness(picture, between(random, 0.6, 1.4)),
-    (picture) => color.contrast(picture, between(random, 0.6, 1.4)),
-    (picture) => color.saturation(picture, between(random, 0.6, 1.4)),
-    (picture) => color.hue(picture, between(random, -0.1, 0.1)),
-  ];
-  let result = raster;
-  while (steps.length > 0) {
-    const [step] = steps.splice(random.integer(steps.length), 1);
-    result = step?.(result) ?? result;
-  }
-  return result;
+  return names.includes('color-jitter') ? colorJitter(result, random) : result;
 }
 
 /** An operation of AutoAugment: `magnitude` in its own units, with its sign. */
@@ -186,8 +159,4 @@ function applied(raster: Raster, ranges: readonly Range[], random: Random, bin: 
   const magnitude = at?.(bin / (binCount - 1), raster) ?? 0;
   const sign = isSigned && random.integer(2) === 1 ? -1 : 1;
   return apply(raster, sign * magnitude);
-}
-
-function between(random: Random, least: number, most: number): number {
-  return least + random.uniform() * (most - least);
 }

@@ -1,24 +1,21 @@
 // Changes of colour as torchvision's functional transforms compute them on pictures of bytes (through Pillow): the
-// blend of a picture with another, and the operations of AutoAugment.
+// blend of a picture with another, and the operations of AutoAugment. The hue is in hue.ts.
 
-import { lumaOf, type Raster } from './raster.ts';
+import { lumaOf, type Raster, sameTones, tonesOf } from './raster.ts';
 
-/** other + factor · (value − other), clipped and cut as Pillow does it. */
-function blend(value: number, other: number, factor: number): number {
+/** other + factor · (value − other), clipped; a byte that takes it is cut, as Pillow does it. */
+export function blend(value: number, other: number, factor: number): number {
   const blended = other + factor * (value - other);
   return blended <= 0 ? 0 : blended >= 255 ? 255 : blended;
 }
 
-/** Every byte blended with the same other: a table of 256 results. */
+/** Every byte blended with the same other. */
 function blendedWith(raster: Raster, factor: number, other: number): Raster {
-  const blends = Uint8Array.from({ length: 256 }, (_, value) => blend(value, other, factor));
-  return { ...raster, pixels: mapped(raster.pixels, blends) };
-}
-
-function mapped(pixels: Uint8Array, results: Uint8Array): Uint8Array {
+  const tones = tonesOf((value) => blend(value, other, factor));
+  const { pixels } = raster;
   const result = new Uint8Array(pixels.length);
-  for (let at = 0; at < pixels.length; at++) result[at] = results[pixels[at] as number] as number;
-  return result;
+  for (let at = 0; at < pixels.length; at++) result[at] = tones[pixels[at] as number] as number;
+  return { ...raster, pixels: result };
 }
 
 /** Towards black (0), the picture itself (1), or beyond. */
@@ -28,27 +25,39 @@ export function brightness(raster: Raster, factor: number): Raster {
 
 /** Towards the mean grey. */
 export function contrast(raster: Raster, factor: number): Raster {
-  const { pixels } = raster;
+  return blendedWith(raster, factor, meanLuma(raster.pixels, sameTones));
+}
+
+/** The mean of the pixels' luma, rounded, where each byte stands for `tones[byte]`. */
+export function meanLuma(pixels: Uint8Array, tones: Uint8Array): number {
   let sum = 0;
   for (let at = 0; at < pixels.length; at += 3)
-    sum += lumaOf(pixels[at] as number, pixels[at + 1] as number, pixels[at + 2] as number);
-  return blendedWith(raster, factor, Math.floor((3 * sum) / pixels.length + 0.5));
+    sum += lumaOf(
+      tones[pixels[at] as number] as number,
+      tones[pixels[at + 1] as number] as number,
+      tones[pixels[at + 2] as number] as number,
+    );
+  return Math.floor((3 * sum) / pixels.length + 0.5);
 }
 
 /** Towards grey, pixel by pixel. */
 export function saturation(raster: Raster, factor: number): Raster {
-  const { pixels } = raster;
-  const result = new Uint8Array(pixels.length);
-  for (let at = 0; at < pixels.length; at += 3) {
-    const red = pixels[at] as number;
-    const green = pixels[at + 1] as number;
-    const blue = pixels[at + 2] as number;
-    const grey = lumaOf(red, green, blue);
-    result[at] = blend(red, grey, factor);
-    result[at + 1] = blend(green, grey, factor);
-    result[at + 2] = blend(blue, grey, factor);
-  }
+  const result = new Uint8Array(raster.pixels.length);
+  saturate(raster.pixels, sameTones, factor, result);
   return { ...raster, pixels: result };
+}
+
+/** As `saturation`, where each byte stands for `tones[byte]`, into `target`, which may be `pixels`. */
+export function saturate(pixels: Uint8Array, tones: Uint8Array, factor: number, target: Uint8Array): void {
+  for (let at = 0; at < pixels.length; at += 3) {
+    const red = tones[pixels[at] as number] as number;
+    const green = tones[pixels[at + 1] as number] as number;
+    const blue = tones[pixels[at + 2] as number] as number;
+    const grey = lumaOf(red, green, blue);
+    target[at] = blend(red, grey, factor);
+    target[at + 1] = blend(green, grey, factor);
+    target[at + 2] = blend(blue, grey, factor);
+  }
 }
 
 /** Towards the picture smoothed by Pillow's SMOOTH kernel, (1 1 1, 1 5 1, 1 1 1) / 13; the border stays. */
@@ -66,53 +75,6 @@ export function sharpness(raster: Raster, factor: number): Raster {
   }
   for (let at = 0; at < pixels.length; at++) smooth[at] = blend(pixels[at] as number, smooth[at] as number, factor);
   return { ...raster, pixels: smooth };
-}
-
-/** Turns the hue by `shift` of the whole circle, in [−0.5, 0.5], in Pillow's HSV of bytes. */
-export function hue(raster: Raster, shift: number): Raster {
-  const { pixels } = raster;
-  const result = new Uint8Array(pixels.length);
-  const turn = Math.trunc(shift * 255) & 255;
-  for (let at = 0; at < pixels.length; at += 3) {
-    const red = pixels[at] as number;
-    const green = pixels[at + 1] as number;
-    const blue = pixels[at + 2] as number;
-    const most = Math.max(red, green, blue);
-    const range = most - Math.min(red, green, blue);
-    if (range === 0) {
-      result[at] = most;
-      result[at + 1] = most;
-      result[at + 2] = most;
-    } else {
-      const turned = (hueOf(red, green, blue, most, range) + turn) & 255;
-      fromHsv(result, at, turned, Math.trunc((range * 255) / most), most);
-    }
-  }
-  return { ...raster, pixels: result };
-}
-
-/** In sixths of the circle from the largest channel, as a byte. */
-function hueOf(red: number, green: number, blue: number, most: number, range: number): number {
-  const r = Math.fround((most - red) / range);
-  const g = Math.fround((most - green) / range);
-  const b = Math.fround((most - blue) / range);
-  const sixths = red === most ? b - g : green === most ? 2 + r - b : 4 + g - r;
-  const whole = sixths / 6 + 1;
-  return Math.trunc((whole - Math.floor(whole)) * 255);
-}
-
-function fromHsv(target: Uint8Array, at: number, hueByte: number, saturationByte: number, value: number): void {
-  const sixths = (hueByte * 6) / 255;
-  const sector = Math.floor(sixths);
-  const part = sixths - sector;
-  const strength = saturationByte / 255;
-  const down = Math.round(value * (1 - strength));
-  // Between the largest and the smallest channel, falling in odd sectors and rising in even ones.
-  const between = Math.round(value * (1 - strength * (sector % 2 === 1 ? part : 1 - part)));
-  const place = sector % 6;
-  target[at] = place === 0 || place === 5 ? value : place === 1 || place === 4 ? between : down;
-  target[at + 1] = place === 1 || place === 2 ? value : place === 0 || place === 3 ? between : down;
-  target[at + 2] = place === 3 || place === 4 ? value : place === 2 || place === 5 ? between : down;
 }
 
 /** Keeps the upper `bits` bits of each byte. */

@@ -9,6 +9,20 @@ export interface Raster {
   readonly pixels: Uint8Array;
 }
 
+/** A picture whose bytes stand for others: `tones[byte]`. */
+export interface Toned extends Raster {
+  /** 256 bytes; absent: each byte stands for itself. */
+  readonly tones?: Uint8Array;
+}
+
+/** What becomes of each byte: the results cut to bytes. */
+export function tonesOf(result: (value: number) => number): Uint8Array {
+  return Uint8Array.from({ length: 256 }, (_, value) => result(value));
+}
+
+/** Each byte stands for itself. */
+export const sameTones: Uint8Array = tonesOf((value) => value);
+
 /** The luma of ITU-R 601-2, as Pillow's convert('L') rounds it. */
 export function lumaOf(red: number, green: number, blue: number): number {
   return (red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16;
@@ -19,30 +33,28 @@ export function lumaOf(red: number, green: number, blue: number): number {
  * deviation.
  */
 export function normalize(
-  { pixels }: Raster,
+  { pixels, tones = sameTones }: Toned,
   { channels, mean, deviation }: Pick<PictureForm, 'channels' | 'mean' | 'deviation'>,
   target: Float32Array,
   start: number,
 ): void {
+  const tables = mean.map((each, channel) => {
+    const ofByte = (value: number): number => (value / 255 - each) / (deviation[channel] as number);
+    // The normalised value of each byte: 256 divisions instead of one a pixel.
+    return Float32Array.from(channels === 1 ? sameTones : tones, ofByte);
+  });
   const count = pixels.length / 3;
-  for (let channel = 0; channel < channels; channel++) {
-    const table = tableOf(mean[channel] as number, deviation[channel] as number);
-    const to = start + channel * count;
+  const [first, second, third] = tables as [Float32Array, Float32Array, Float32Array];
+  for (let at = 0, to = start; at < pixels.length; at += 3, to++) {
+    const [red, green, blue] = [pixels[at] as number, pixels[at + 1] as number, pixels[at + 2] as number];
     if (channels === 1) {
-      for (let index = 0, at = 0; index < count; index++, at += 3)
-        target[to + index] = table[
-          lumaOf(pixels[at] as number, pixels[at + 1] as number, pixels[at + 2] as number)
-        ] as number;
+      target[to] = first[lumaOf(tones[red] as number, tones[green] as number, tones[blue] as number)] as number;
     } else {
-      for (let index = 0, at = channel; index < count; index++, at += 3)
-        target[to + index] = table[pixels[at] as number] as number;
+      target[to] = first[red] as number;
+      target[to + count] = second[green] as number;
+      target[to + 2 * count] = third[blue] as number;
     }
   }
-}
-
-/** The normalised value of each byte: 256 divisions instead of one a pixel. */
-function tableOf(mean: number, deviation: number): Float32Array {
-  return Float32Array.from({ length: 256 }, (_, value) => (value / 255 - mean) / deviation);
 }
 
 /** Mirrored left to right. */
