@@ -1,7 +1,8 @@
-// Section forward: AsyncFGD's speed-ups (its Fig. 4 and App. I.2). K of four equal devices train MobileNetV2 by forward
-// gradients: one alone (FGD), the samples shared out (FGD-DP), a pipeline whose rounds follow each other (FGD-MP) and
-// one whose rounds overlap (AsyncFGD); each measured, and as the simulator predicts it. One lab and one profile serve
-// all cases; a run is short, since each is compared with others that are as short.
+// Section forward: AsyncFGD's speed-ups (its Fig. 4 and App. I.2). K of four equal devices train MobileNetV2 by
+// forward gradients: one alone (FGD), the samples shared out (FGD-DP), a pipeline whose rounds follow each other (FGD-
+// MP), one whose rounds overlap (AsyncFGD), and the plan that a run would take (best: stages, groups or both); each
+// measured, and as the simulator predicts it. One lab and one profile serve all cases; a run is short, since each is
+// compared with others that are as short.
 
 import type { Cluster, Plan, Profile } from '../../dist/cluster/cluster.js';
 import { planTangentSteps, tangentMicroBatch } from '../../dist/planner/forward-gradient.js';
@@ -24,7 +25,7 @@ const published: Readonly<Record<string, number>> = { 2: 1.6, 3: 2.35, 4: 3.13 }
 
 /** How a case is planned. */
 interface Form {
-  readonly planner: 'single' | 'straight' | 'dp';
+  readonly planner: 'single' | 'straight' | 'dp' | 'best';
   readonly staleness?: 0;
 }
 const baseline = 'FGD';
@@ -33,6 +34,7 @@ const forms: Readonly<Record<string, Form>> = {
   'FGD-DP': { planner: 'dp', staleness: 0 },
   'FGD-MP': { planner: 'straight', staleness: 0 },
   AsyncFGD: { planner: 'straight' },
+  best: { planner: 'best' },
 };
 
 interface Case {
