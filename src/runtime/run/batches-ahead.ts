@@ -57,10 +57,14 @@ export class BatchesAhead {
     };
   }
 
-  /** How long the batch of a round came after `sinceMs`, when nothing else stood in the round's way; once a round. */
+  /**
+   * How much later than `sinceMs`, the end of the round before, a round's batch was there; nothing for samples that are
+   * in memory. Rounds are asked for in their order, each once. Over workers, which have a round queued before the one
+   * before it ends, a device may have waited for longer.
+   */
   wait(round: number, sinceMs: number): { readonly dataWaitMs?: number } {
     const cameMs = this.#cameMs.get(round);
-    this.#cameMs.delete(round);
+    for (const known of this.#cameMs.keys()) if (known <= round) this.#cameMs.delete(known);
     return cameMs === undefined ? {} : { dataWaitMs: Math.max(0, cameMs - sinceMs) };
   }
 
