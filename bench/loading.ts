@@ -139,8 +139,8 @@ try {
   const summary =
     training === undefined
       ? ''
-      : `\nA round of MobileNetV2 with 16 samples takes ${training.inMemory.seconds.toFixed(2)} s on data in memory and ` +
-        `${training.fromFiles.seconds.toFixed(2)} s on pictures, ${percent(slower ?? 0)} longer: ` +
+      : `\nA round of MobileNetV2 with 16 samples takes ${training.inMemory.seconds.toFixed(2)} s on data in memory ` +
+        `and ${training.fromFiles.seconds.toFixed(2)} s on pictures, ${percent(slower ?? 0)} longer: ` +
         `${percent(training.fromFiles.waiting)} of the time devices wait for data.\n`;
   if (!options.json) console.log(`${rates}\n${summary}`);
   writeResult('loading', (date) => `# Loading of pictures (${date})\n\n${machine()}.\n\n${rates}\n${summary}`);
