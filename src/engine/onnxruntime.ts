@@ -2,13 +2,10 @@
 // `run` of the Node package blocks the thread that calls it (no timer fires): see compute-thread.ts. Facts found by
 // trying version 1.30 on x64 Linux:
 // - Outputs are copied into fresh ArrayBuffers, all of them before the runtime frees its own, unless
-//   outputs-in-place.ts keeps it from that: they can be moved
-//   to another thread without a further copy, and outlive the session and the thread that made them. Inputs on shared
-//   memory are refused; inputs are read in
-//   place.
+//   outputs-in-place.ts keeps it from that: they can be moved to another thread without a further copy, and outlive the
+//   session and the thread that made them. Inputs on shared memory are refused; inputs are read in place.
 // - Graph outputs that are graph inputs or initializers, graphs without nodes, tensors without elements and scalars all
-//   work; such outputs
-//   are copies. Every graph input must be fed, needed or not.
+//   work; such outputs are copies. Every graph input must be fed, needed or not.
 // - `BatchNormalization` with training_mode=1 runs; its running variance takes in the biased variance, as ONNX says
 //   (PyTorch: the unbiased).
 // - Opsets 11 to 26 load. float64 has no `Erf`. Unknown operators and wrong shapes are errors that name the node or the

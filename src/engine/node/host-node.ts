@@ -48,24 +48,21 @@ export function deviceFacts(): DeviceFacts {
  * Environment variables for processes that compute, to be set before they start; elsewhere than with the GNU C library
  * they do nothing.
  * - The pages that one run freed are there for the next, however many, and the compute thread shares the main thread's
- *   heap, which is never unmapped whole: a net
- *   of 100 layers took 85 ms a run so, and 86 or 107 by chance without. With more than 128 MiB given back after each
- *   micro-batch, MobileNetV2's of 16 samples
- *   took 18 to 25% longer, for the same peak to 2%.
+ *   heap, which is never unmapped whole: a net of 100 layers took 85 ms a run so, and 86 or 107 by chance without. With
+ *   more than 128 MiB given back after each micro-batch, MobileNetV2's of 16 samples took 18 to 25% longer, for the
+ *   same peak to 2%.
  * - Huge pages, where the kernel leaves them to the program, save most page faults of large tensors: about 15% of
  *   ResNet-50's time.
  * - No caches of small blocks. The runtime asks for aligned blocks, for which the library cuts up to 96 bytes off a
- *   larger one. In a cache these are not joined
- *   again, and the hole that a freed tensor leaves is then too small for the next tensor of its size: a step took a
- *   quarter to a half more memory than predicted.
+ *   larger one. In a cache these are not joined again, and the hole that a freed tensor leaves is then too small for
+ *   the next tensor of its size: a step took a quarter to a half more memory than predicted.
  * - Blocks of 4 MiB and more for which the heap has no room are mappings of their own, which leave no holes at all.
- *   From 32 MiB on only, a step takes 5 to 10%
- *   more memory; from 1 MiB on, noticeably longer (bench/results/2026-11-21-memory.md).
+ *   From 32 MiB on only, a step takes 5 to 10% more memory; from 1 MiB on, noticeably longer
+ *   (bench/results/2026-11-21-memory.md).
  * - The heap grows by 16 MiB more than it must (a page that nobody writes takes no memory), which leaves room for most
- *   of them. Otherwise it is a matter of chance
- *   whether a process has any: every other one mapped its large activations again, in pages of 4 KiB, in each
- *   micro-batch, and took 15% longer than its equals.
- *   With 32 MiB and more, steps that recompute take up to 20% more memory than predicted.
+ *   of them. Otherwise it is a matter of chance whether a process has any: every other one mapped its large activations
+ *   again, in pages of 4 KiB, in each micro-batch, and took 15% longer than its equals. With 32 MiB and more, steps
+ *   that recompute take up to 20% more memory than predicted.
  */
 export function allocatorEnvironment(): Readonly<Record<string, string>> {
   return {
@@ -84,8 +81,7 @@ const nursery = { flag: '--max-semi-space-size', mib: 2 } as const;
  * `environment` with what processes that compute want; what it has of its own stays.
  * - `allocatorEnvironment`.
  * - A small nursery for young objects of the program. With V8's usual one a worker takes 60 to 70 MiB more, part of
- *   them tensors that garbage holds, and no less
- *   processor time (bench/results/2026-11-26-nursery.md).
+ *   them tensors that garbage holds, and no less processor time (bench/results/2026-11-26-nursery.md).
  */
 export function computeEnvironment(environment: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
   const { flag, mib } = nursery;

@@ -1,7 +1,7 @@
 // Rounds of another shape on a stage that was compiled for the usual one. Of shorter samples all passes are others. A
-// round of fewer samples than a batch has is the last of an epoch. Its
-// micro-batches are whole but for the last, whose share has another size on one device of the stage, and is empty on
-// some. State, sums and optimizer are the stage's own; only passes of the odd share have graphs of their own.
+// round of fewer samples than a batch has is the last of an epoch. Its micro-batches are whole but for the last, whose
+// share has another size on one device of the stage, and is empty on some. State, sums and optimizer are the stage's
+// own; only passes of the odd share have graphs of their own.
 
 import { assert, defined } from '../../assert.ts';
 import type { PlanLayout } from '../../cluster/cluster.ts';
