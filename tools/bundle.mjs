@@ -1,4 +1,4 @@
-// Bundles the code of the command, and of threads and processes that it starts, into a few files below dist/bundle: a command
+// Bundles the code of the command, and of the threads that it starts, into a few files below dist/bundle: a command
 // starts in a fraction of the time that loading its hundreds of modules takes. Run by `npm run build` after the
 // compiler, whose output stays for the library and the tests; the entries then import the bundle. The command also
 // works without it.
@@ -15,10 +15,9 @@ import { gzipSync } from 'node:zlib';
 import { build } from 'esbuild';
 
 const at = (path) => fileURLToPath(new URL(`../${path}`, import.meta.url));
-const started = [
+const threads = [
   'engine/node/compute-thread-entry',
   'runtime/host/stages-ahead-entry',
-  'storage/node/pictures/decode-process-entry',
   'storage/node/pictures/decode-thread-entry',
   'window/server/what-if-thread-entry',
 ];
@@ -55,7 +54,7 @@ const options = {
 rmSync(at('dist/bundle'), { recursive: true, force: true });
 await build({
   ...options,
-  entryPoints: started.map((entry) => ({ in: at(`src/${entry}.ts`), out: basename(entry) })),
+  entryPoints: threads.map((entry) => ({ in: at(`src/${entry}.ts`), out: basename(entry) })),
   outdir: at('dist/bundle'),
   splitting: true,
   format: 'esm',
@@ -65,7 +64,7 @@ await build({
   },
   plugins: [places('import.meta.url', 'import')],
 });
-for (const entry of started) {
+for (const entry of threads) {
   const bundled = `${'../'.repeat(dirname(entry).split('/').length)}bundle/${basename(entry)}.js`;
   writeFileSync(at(`dist/${entry}.js`), `import '${bundled}';\n`);
 }

@@ -1,22 +1,18 @@
-// What a process that reads pictures, the one that decodes them and the threads of that say to each other.
+// What the main thread and the threads that decode say to each other.
 
 import type { Recipe } from './decode.ts';
 
-/** What the process is started with. */
-export interface DecodeSettings {
+/** What a thread is started with. */
+export interface DecodeOptions {
+  readonly files: readonly string[];
   readonly recipe: Recipe;
-  readonly threads: number;
-  /** Bytes of decoded pictures that all threads together may keep. */
+  /** Bytes of decoded pictures that this thread may keep. */
   readonly cacheBytes: number;
 }
-
-/** What a thread is started with. */
-export type DecodeOptions = Omit<DecodeSettings, 'threads'>;
 
 /** Asks for one sample: of an epoch, or as it is tested. */
 export interface DecodeRequest {
   readonly id: number;
-  readonly path: string;
   readonly sample: number;
   readonly epoch: number | undefined;
 }

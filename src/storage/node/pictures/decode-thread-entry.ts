@@ -13,7 +13,7 @@ import { loadSharp } from './sharp.ts';
 /** Below compute-thread-entry.ts's, which is 5: rounds are decoded ahead. */
 const decodePriority = 10;
 
-const { recipe, cacheBytes } = workerData as DecodeOptions;
+const { files, recipe, cacheBytes } = workerData as DecodeOptions;
 const port = defined(parentPort, 'the port of a thread');
 const loading = loadSharp();
 const kept = new Map<number, Raster>();
@@ -21,11 +21,11 @@ let keptBytes = 0;
 
 const plain: Recipe = { ...recipe, augment: [] };
 
-async function baseOf(path: string, sample: number, made: Recipe): Promise<Raster> {
+async function baseOf(sample: number, made: Recipe): Promise<Raster> {
   const key = made === plain ? sample : -1 - sample;
   const found = kept.get(key);
   if (found !== undefined) return found;
-  const raster = await decode(await loading, path, made);
+  const raster = await decode(await loading, defined(files[sample], 'a file'), made);
   // Full: what is kept stays, for a whole epoch passes before any of it comes again.
   if (!kept.has(key) && keptBytes + raster.pixels.length <= cacheBytes) {
     kept.set(key, raster);
@@ -34,10 +34,10 @@ async function baseOf(path: string, sample: number, made: Recipe): Promise<Raste
   return raster;
 }
 
-async function answer({ id, path, sample, epoch }: DecodeRequest): Promise<void> {
+async function answer({ id, sample, epoch }: DecodeRequest): Promise<void> {
   const made = epoch === undefined || recipe.augment.length === 0 ? plain : recipe;
   try {
-    const raster = await prepared(await loading, await baseOf(path, sample, made), made, { sample, epoch: epoch ?? 0 });
+    const raster = await prepared(await loading, await baseOf(sample, made), made, { sample, epoch: epoch ?? 0 });
     const values = inputOf(raster, made);
     port.postMessage({ id, values } satisfies DecodeReply, [values.buffer]);
   } catch (error) {

@@ -1,9 +1,9 @@
-// The threads of a process that decodes a data set's pictures.
+// The threads that decode a data set's pictures. They keep the process alive only while a sample is due.
 
 import { Worker } from 'node:worker_threads';
 import { defined } from '../../../assert.ts';
 import { RunError } from '../../../errors.ts';
-import type { DecodeOptions, DecodeReply, DecodeRequest, DecodeSettings } from './decode-messages.ts';
+import type { DecodeOptions, DecodeReply, DecodeRequest } from './decode-messages.ts';
 
 interface Pending {
   resolve(reply: DecodeReply): void;
@@ -25,6 +25,7 @@ class DecodeThread {
     this.#worker ??= this.#start();
     const worker = this.#worker;
     const id = this.#next++;
+    worker.ref();
     worker.postMessage({ id, ...request } satisfies DecodeRequest);
     return new Promise((resolve, reject) => this.#pending.set(id, { resolve, reject }));
   }
@@ -37,6 +38,7 @@ class DecodeThread {
     worker.on('message', (reply: DecodeReply) => {
       this.#pending.get(reply.id)?.resolve(reply);
       this.#pending.delete(reply.id);
+      if (this.#pending.size === 0) worker.unref();
     });
     worker.on('error', (error: unknown) => this.#die(error instanceof Error ? error.message : String(error)));
     worker.on('exit', (code) => this.#die(`it ended with code ${code}`));
@@ -55,13 +57,16 @@ class DecodeThread {
 export class DecodeThreads {
   readonly #threads: readonly DecodeThread[];
 
-  constructor({ recipe, threads, cacheBytes }: DecodeSettings) {
-    const options: DecodeOptions = { recipe, cacheBytes: Math.floor(cacheBytes / threads) };
-    this.#threads = Array.from({ length: threads }, () => new DecodeThread(options));
+  constructor(
+    options: Omit<DecodeOptions, 'cacheBytes'>,
+    limits: { readonly threads: number; readonly cacheBytes: number },
+  ) {
+    const cacheBytes = Math.floor(limits.cacheBytes / limits.threads);
+    this.#threads = Array.from({ length: limits.threads }, () => new DecodeThread({ ...options, cacheBytes }));
   }
 
   /** The values of a sample, or why there are none. Throws RunError where the thread dies. */
-  ask(request: Omit<DecodeRequest, 'id'>): Promise<DecodeReply> {
-    return defined(this.#threads[request.sample % this.#threads.length], 'a thread').ask(request);
+  ask(sample: number, epoch: number | undefined): Promise<DecodeReply> {
+    return defined(this.#threads[sample % this.#threads.length], 'a thread').ask({ sample, epoch });
   }
 }

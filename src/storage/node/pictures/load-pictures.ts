@@ -19,7 +19,7 @@ import { isTableName, readTable } from '../tables/read-table.ts';
 import { readSource, readTextFile } from '../text-file.ts';
 import { badPictures } from './check-pictures.ts';
 import type { Recipe } from './decode.ts';
-import { DecodeProcess } from './decode-process.ts';
+import { DecodeThreads } from './decode-threads.ts';
 import { findPictures, type LabelledFiles } from './find-pictures.ts';
 import { listedPictures } from './listed-pictures.ts';
 import { loadSharp, type Sharp } from './sharp.ts';
@@ -127,10 +127,10 @@ function pictureDataset(
   };
 }
 
-/** Reads samples by a process of its own. */
+/** Reads samples by threads of its own. */
 function pictureReader({ files, labels }: LabelledFiles, recipe: Recipe, settings: DataSettings): SampleReader {
   const threads = settings.dataThreads ?? Math.max(1, Math.min(4, availableParallelism() - 1));
-  const decoder = new DecodeProcess({ recipe, threads, cacheBytes: settings.dataCache * 2 ** 20 });
+  const pool = new DecodeThreads({ files, recipe }, { threads, cacheBytes: settings.dataCache * 2 ** 20 });
   const { channels, height, width } = recipe.form;
   const size = elementCount([channels, height, width]);
   return {
@@ -139,7 +139,7 @@ function pictureReader({ files, labels }: LabelledFiles, recipe: Recipe, setting
       await Promise.all(
         Array.from(rows, async (row, place) => {
           const spare = settings.onBadFile === 'skip' ? labels : undefined;
-          data.set(await readSample(decoder, { files, labels: spare }, row, epoch), place * size);
+          data.set(await readSample(pool, { files, labels: spare }, row, epoch), place * size);
         }),
       );
       return wrap('float32', [rows.length, channels, height, width], data);
@@ -151,7 +151,7 @@ function pictureReader({ files, labels }: LabelledFiles, recipe: Recipe, setting
  * A sample. In place of one that turns out to be damaged comes the next of its class; without `labels`, none.
  */
 async function readSample(
-  decoder: DecodeProcess,
+  pool: DecodeThreads,
   { files, labels }: { readonly files: readonly string[]; readonly labels: readonly number[] | undefined },
   row: number,
   epoch: number | undefined,
@@ -160,7 +160,7 @@ async function readSample(
   for (let tried = 0; tried < files.length; tried++) {
     const sample = (row + tried) % files.length;
     if (tried > 0 && labels?.[sample] !== labels?.[row]) continue;
-    const reply = await decoder.ask({ path: defined(files[sample], 'a file'), sample, epoch });
+    const reply = await pool.ask(sample, epoch);
     if ('values' in reply) return reply.values;
     problem = reply.problem;
     if (labels === undefined) break;
