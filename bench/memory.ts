@@ -2,7 +2,7 @@
 // most, and what recomputation saves and costs. Each case runs in a process of its own. Linux only (/proc):
 //   npm run bench -- memory [--json] [--folder dist] [--models resnet50:4,bert-small:8]
 // Two settings of the C library's allocator: `returned` gives freed memory back at once, so that the process's peak is
-// that of the step; `kept` is what workers run with (faster: the next run finds its pages). Times are CPU times of a
+// that of the step; `kept` is what workers run with (faster: the next run finds its pages), `ample` what those with much memory do. Times are CPU times of a
 // step, medians; the ratio is to the same step without recomputation.
 
 import { setTimeout as pause } from 'node:timers/promises';
@@ -32,7 +32,8 @@ const MiB = 2 ** 20;
 const { allocatorEnvironment } = await load('engine/node/host-node.js');
 const allocators = {
   returned: { MALLOC_ARENA_MAX: '1', MALLOC_MMAP_THRESHOLD_: '65536' },
-  kept: allocatorEnvironment(),
+  kept: allocatorEnvironment(0),
+  ample: allocatorEnvironment(Number.POSITIVE_INFINITY),
 };
 const fractions = [1, 0.5];
 
@@ -58,7 +59,7 @@ function runAll() {
   const rows: (Measured & { readonly ratio: number })[] = [];
   for (const model of values.models.split(',')) {
     const [name = '', batch] = model.split(':');
-    for (const allocator of ['returned', 'kept'] as const) {
+    for (const allocator of ['returned', 'kept', 'ample'] as const) {
       // The first case runs twice, around the others, so that a machine that gets busier shows.
       const runs = [...fractions, at(fractions, 0)].map((fraction) =>
         runCase({ name, batch: Number(batch), fraction, allocator }),

@@ -135,10 +135,10 @@ function measured(one: Case): readonly Worker[] {
     const deployed = events.find(({ event }) => event === 'deployment') as
       | { readonly plan: { readonly predicted: { readonly peakMemoryMiB: Readonly<Record<string, number>> } } }
       | undefined;
-    return events.flatMap(({ event, device, peakMemoryMiB }) => {
-      const stageMiB = deployed?.plan.predicted.peakMemoryMiB[String(device)];
-      if (event !== 'statistics' || stageMiB === undefined) return [];
-      return [{ device: String(device), measuredMiB: Number(peakMemoryMiB), predictedMiB: processMiB + stageMiB }];
+    return Object.entries(deployed?.plan.predicted.peakMemoryMiB ?? {}).map(([device, stageMiB]) => {
+      const own = events.filter((each) => each.event === 'statistics' && each['device'] === device);
+      const measuredMiB = Math.max(...own.map(({ peakMemoryMiB }) => Number(peakMemoryMiB)));
+      return { device, measuredMiB, predictedMiB: processMiB + stageMiB };
     });
   } finally {
     rmSync(folder, { recursive: true });

@@ -12,7 +12,7 @@ import { fileURLToPath } from 'node:url';
 import { defined } from '../assert.ts';
 import { allocatorEnvironment, computeEnvironment } from '../engine/node/host-node.ts';
 import { childrenOf, commandEnvironment, isAlive, temporaryFolder, until } from '../testing/command.ts';
-import { needsComputeProcess } from './compute-process.ts';
+import { memoryLimit, needsComputeProcess } from './compute-process.ts';
 
 const cwd = temporaryFolder();
 const skip = process.platform !== 'linux' && 'processes are looked for in /proc';
@@ -34,7 +34,8 @@ test('only commands that compute, only on Linux, and not where the settings are 
     ['worker', {}, 'darwin', false],
     ['worker', { MALLOC_ARENA_MAX: '4' }, 'linux', false],
     ['worker', { GLIBC_TUNABLES: 'glibc.malloc.check=3' }, 'linux', false],
-    ['worker', allocatorEnvironment(), 'linux', false],
+    ['worker', allocatorEnvironment(0), 'linux', false],
+    ['worker', { MALLOC_MMAP_MAX_: '0' }, 'linux', true],
   ];
   for (const [words, environment, platform, expected] of cases)
     assert.equal(
@@ -60,6 +61,16 @@ test('the settings are added once to what is already set', () => {
     computeEnvironment({ NODE_OPTIONS: '--max-semi-space-size=64' }).NODE_OPTIONS,
     '--max-semi-space-size=64',
   );
+});
+
+test('blocks are mappings of their own where memory is scarce: on a board, and where a flag says so', () => {
+  const mappings = (memoryMiB: number): string | undefined => computeEnvironment({}, memoryMiB)['MALLOC_MMAP_MAX_'];
+  assert.deepEqual([450, 4096, 6144, 24_576].map(mappings), [undefined, undefined, '0', '0']);
+  assert.equal(computeEnvironment({ MALLOC_MMAP_MAX_: '9' }, 24_576)['MALLOC_MMAP_MAX_'], '9');
+  const given = (...args: readonly string[]): number | undefined => memoryLimit(['worker', ...args]);
+  assert.equal(given('--max-memory', '450', '--quick'), 450);
+  assert.equal(given('--quick', '--max-memory=512'), 512);
+  assert.equal(given('--quick'), undefined);
 });
 
 /** A command as a user starts it: without the settings that tests give to commands. */

@@ -24,7 +24,7 @@ export function needsComputeProcess(
   platform: NodeJS.Platform,
 ): boolean {
   if (platform !== 'linux' || !computing.has(args[0]) || args.includes('--help')) return false;
-  return Object.keys(allocatorEnvironment()).every((name) => environment[name] === undefined);
+  return Object.keys(allocatorEnvironment(0)).every((name) => environment[name] === undefined);
 }
 
 /**
@@ -34,7 +34,7 @@ export function needsComputeProcess(
 export function runComputeProcess(): Promise<number> {
   const [program, ...args] = process.argv as [string, ...string[]];
   const child = spawn(program, [...process.execArgv, ...args], {
-    env: { ...computeEnvironment(process.env), [parentVariable]: String(process.pid) },
+    env: { ...computeEnvironment(process.env, memoryLimit(args)), [parentVariable]: String(process.pid) },
     // The channel closes when this process ends, in whatever way: the child notices.
     stdio: ['inherit', 'inherit', 'inherit', 'ipc'],
   });
@@ -46,6 +46,14 @@ export function runComputeProcess(): Promise<number> {
     child.once('error', reject);
     child.once('exit', (code, signal) => resolve(code ?? 128 + constants.signals[signal ?? 'SIGKILL']));
   });
+}
+
+/** MiB that a worker's own flag leaves it; undefined: all that there is. */
+export function memoryLimit(args: readonly string[]): number | undefined {
+  const flag = '--max-memory';
+  const given = args.find((_, index) => args[index - 1] === flag) ?? args.find((arg) => arg.startsWith(`${flag}=`));
+  const limit = Number(given?.replace(`${flag}=`, ''));
+  return Number.isFinite(limit) ? limit : undefined;
 }
 
 /** In the child: ends when the parent was killed. */

@@ -114,7 +114,7 @@ async function run(words: readonly string[], options: LabCommandOptions, output:
   }
   const runThere = (lab: Lab): Promise<LabEnd> =>
     runIn(lab, [...rest, ...(output.isJson && !rest.includes('--json') ? ['--json'] : [])], {
-      environment: computeEnvironment(process.env),
+      environment: computeEnvironment(process.env, 0), // its devices stand for boards
       onWarning: (message) => output.observe({ kind: 'warning', message }),
     });
   if (file === undefined) {

@@ -118,7 +118,7 @@ interface Watched {
  * system chose to begin the heap.
  */
 async function watchedProcess(): Promise<Watched> {
-  const { GLIBC_TUNABLES: _, ...settings } = allocatorEnvironment();
+  const { GLIBC_TUNABLES: _, ...settings } = allocatorEnvironment(0);
   for (let tries = 0; tries < 5; tries++) {
     const { stdout } = await promisify(execFile)(
       process.execPath,

@@ -29,13 +29,10 @@ export interface DeviceFacts extends LinuxFacts {
 /** Looks at the machine. Starts no engine. */
 export function deviceFacts(): DeviceFacts {
   const linux = process.platform === 'linux' ? linuxFacts() : {};
-  // Node looks at the process's own control group only.
-  const limits = [process.constrainedMemory(), linux.memoryLimitBytes ?? 0].filter((limit) => limit > 0);
-  const bytes = Math.min(totalmem(), ...limits);
   return {
     coreCount: availableParallelism(),
     cpuModel: cpus()[0]?.model.trim() || 'unknown',
-    memoryMiB: Math.floor(bytes / 2 ** 20),
+    memoryMiB: memoryOf(linux),
     platform: process.platform,
     arch: process.arch,
     nodeVersion: process.versions.node,
@@ -43,6 +40,16 @@ export function deviceFacts(): DeviceFacts {
     ...linux,
   };
 }
+
+/** MiB that this process may use. */
+function memoryOf({ memoryLimitBytes = 0 }: LinuxFacts): number {
+  // Node looks at the process's own control group only.
+  const limits = [process.constrainedMemory(), memoryLimitBytes].filter((limit) => limit > 0);
+  return Math.floor(Math.min(totalmem(), ...limits) / 2 ** 20);
+}
+
+/** From here on a process has memory enough for time to matter more: laptops, not boards. */
+const ampleMiB = 6 * 2 ** 10;
 
 /**
  * Environment variables for processes that compute, to be set before they start; elsewhere than with the GNU C library
@@ -63,32 +70,40 @@ export function deviceFacts(): DeviceFacts {
  *   of them. Otherwise it is a matter of chance whether a process has any: every other one mapped its large activations
  *   again, in pages of 4 KiB, in each micro-batch, and took 15% longer than its equals. With 32 MiB and more, steps
  *   that recompute take up to 20% more memory than predicted.
+ * - Where a process has ample memory, no block is a mapping of its own: large nets take 6 to 25% less time, and up to a
+ *   third more memory where little is predicted, as a rule 5% (bench/results/2026-11-29-heap-room.md).
+ *
+ * `memoryMiB`: what the process may use. Default: the machine's memory, or the limit of its container.
  */
-export function allocatorEnvironment(): Readonly<Record<string, string>> {
+export function allocatorEnvironment(memoryMiB: number = machineMemory()): Readonly<Record<string, string>> {
   return {
     MALLOC_ARENA_MAX: '1',
     MALLOC_TOP_PAD_: String(2 ** 24),
     MALLOC_TRIM_THRESHOLD_: String(2 ** 31),
     MALLOC_MMAP_THRESHOLD_: String(2 ** 22),
     GLIBC_TUNABLES: 'glibc.malloc.hugetlb=1:glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0',
+    ...(memoryMiB >= ampleMiB ? { MALLOC_MMAP_MAX_: '0' } : {}),
   };
 }
+
+const machineMemory = (): number => memoryOf(process.platform === 'linux' ? linuxFacts() : {});
 
 /** The young generation of V8, in MiB, of which there are three parts in each thread: 2 instead of the usual 16. */
 const nursery = { flag: '--max-semi-space-size', mib: 2 } as const;
 
 /**
- * `environment` with what processes that compute want; what it has of its own stays.
+ * `environment` with what processes that compute want; what it has of its own stays. `memoryMiB`: what the process may
+ * use; default: as `allocatorEnvironment` has it.
  * - `allocatorEnvironment`.
  * - A small nursery for young objects of the program. With V8's usual one a worker takes 60 to 70 MiB more, part of
  *   them tensors that garbage holds, and no less processor time (bench/results/2026-11-26-nursery.md).
  */
-export function computeEnvironment(environment: NodeJS.ProcessEnv): NodeJS.ProcessEnv {
+export function computeEnvironment(environment: NodeJS.ProcessEnv, memoryMiB?: number): NodeJS.ProcessEnv {
   const { flag, mib } = nursery;
   const { NODE_OPTIONS: given = '' } = environment;
   const stays = given.includes(flag) || !process.allowedNodeEnvironmentFlags.has(flag);
   return {
-    ...allocatorEnvironment(),
+    ...allocatorEnvironment(memoryMiB),
     ...environment,
     ...(stays ? {} : { NODE_OPTIONS: `${given} ${flag}=${mib}`.trim() }),
   };

@@ -9,7 +9,7 @@ import { text } from 'node:stream/consumers';
 import { fileURLToPath } from 'node:url';
 import { z } from 'zod';
 import type { DeviceChoice } from '../../engine/engine.ts';
-import { computeEnvironment } from '../../engine/node/host-node.ts';
+import { computeEnvironment, deviceFacts } from '../../engine/node/host-node.ts';
 import { RunError } from '../../errors.ts';
 import type { LocalWorkers, PlaceToJoin } from '../run/local-workers.ts';
 
@@ -82,7 +82,7 @@ function startWorker(
   const flags = ['--name', name, '--threads', String(threads), '--engine', engine];
   flags.push('--device', device, '--managed', String(count));
   const child = spawn(process.execPath, [command, 'worker', ...flags], {
-    env: computeEnvironment(process.env),
+    env: computeEnvironment(process.env, deviceFacts().memoryMiB / count),
     stdio: ['pipe', 'ignore', 'pipe'],
   });
   child.stdin?.on('error', () => {}); // it has ended, and its end says so
