@@ -1,9 +1,9 @@
 // Memory of training steps on ONNX Runtime: what the analysis of lifetimes predicts, what the process takes at
 // most, and what recomputation saves and costs. Each case runs in a process of its own. Linux only (/proc):
 //   npm run bench -- memory [--json] [--folder dist] [--models resnet50:4,bert-small:8]
-// Two settings of the C library's allocator: `returned` gives freed memory back at once, so that the process's peak is
-// that of the step; `kept` is what workers run with (faster: the next run finds its pages), `ample` what those with much memory do. Times are CPU times of a
-// step, medians; the ratio is to the same step without recomputation.
+// Settings of the C library's allocator: `returned` gives freed memory back at once, so that the process's peak is that
+// of the step; `kept` is what workers run with where memory is scarce (faster: the next run finds its pages), `ample`
+// where it is not. Times are CPU times of a step, medians; the ratio is to the same step without recomputation.
 
 import { setTimeout as pause } from 'node:timers/promises';
 import { fileURLToPath } from 'node:url';
