@@ -1,8 +1,8 @@
 // Room in the C library's heap for the large blocks that runs take and leave. With `allocatorEnvironment`
-// (host-node.ts) a block of 4 MiB and more for which the heap has no room is a mapping of its own, whose pages are made
-// anew in each run: in a stage of MobileNetV2 a quarter of the time of all its runs, or none, as earlier blocks happen
-// to lie. Whether a session has such blocks shows in its page faults; if it goes on, the heap is made to grow. Node
-// only.
+// (host-node.ts) a block of 4 MiB and more for which the heap has no room is, where memory is scarce, a mapping of its
+// own, whose pages are made anew in each run: in a stage of MobileNetV2 a quarter of the time of all its runs, or none,
+// as earlier blocks happen to lie. Whether a session has such blocks shows in its page faults; if it goes on, the heap
+// is made to grow. Huge pages, of which a fault brings 2 MiB, are too few to show. Node only.
 //
 // In one process of a hundred it cannot: V8 has put the range of its code (128 MiB and more) right behind the heap. The
 // C library then adds pieces of 20 MiB that do not join, and larger blocks stay mappings.

@@ -70,8 +70,8 @@ const ampleMiB = 6 * 2 ** 10;
  *   of them. Otherwise it is a matter of chance whether a process has any: every other one mapped its large activations
  *   again, in pages of 4 KiB, in each micro-batch, and took 15% longer than its equals. With 32 MiB and more, steps
  *   that recompute take up to 20% more memory than predicted.
- * - Where a process has ample memory, no block is a mapping of its own: large nets take 6 to 25% less time, and up to a
- *   third more memory where little is predicted, as a rule 5% (bench/results/2026-11-29-heap-room.md).
+ * - Where a process has ample memory, no block is a mapping of its own: nets on large pictures take 6 to 27% less time,
+ *   and as a rule 5% more memory, in one case a third (bench/results/2026-11-29-heap-room.md).
  *
  * `memoryMiB`: what the process may use. Default: the machine's memory, or the limit of its container.
  */
