@@ -667,6 +667,16 @@ const cases: readonly Case[] = [
     says: "plan: stages[0].layers[1] is 5; end the last stage at 1, the number of the profile's layers.",
   },
   {
+    name: 'profile of a cell without tangents',
+    args: ['profile', ...model, '--state', 'h=g'],
+    says: '--state needs --tangents N: cells are trained by forward gradients alone.',
+  },
+  {
+    name: 'plan for a cell in another mode',
+    args: ['plan', ...model, '--state', 'h=g', '--cluster', at('cluster.json'), '--batch', '4'],
+    says: '--state needs --mode forward-gradient: cells are trained by forward gradients alone.',
+  },
+  {
     name: 'verify without workers',
     args: ['verify', ...model, ...data, '--batch', '4', '--workers', '0'],
     says: '--workers 0 leaves nothing to compare: give at least 1.',

@@ -11,7 +11,7 @@ import { measureHere } from '../runtime/host/profile-here.ts';
 import type { LoadedModel } from '../runtime/run/loaded-model.ts';
 import { progress } from './commands/profile.ts';
 import { readText } from './files.ts';
-import { loadSizedModel, type SizeOptions } from './model-options.ts';
+import { checkStates, loadSizedModel, type SizeOptions } from './model-options.ts';
 import type { Output } from './output.ts';
 
 export interface PlanningProfileOptions extends SizeOptions {
@@ -19,6 +19,8 @@ export interface PlanningProfileOptions extends SizeOptions {
   readonly profile?: string;
   /** Of a measurement. */
   readonly largestBatch: number;
+  /** Of plans by forward gradients: the tangents of a round. Absent: other plans. */
+  readonly tangentCount?: number | undefined;
 }
 
 /** Throws InputError unless exactly one of `model` and `profile` is given. */
@@ -27,9 +29,12 @@ export async function planningProfile(
   cluster: Cluster,
   output: Output,
 ): Promise<Profile> {
-  const { profile, model } = options;
+  const { profile, model, tangentCount } = options;
+  checkStates(options, tangentCount !== undefined, '--mode forward-gradient');
   if (profile !== undefined && model !== undefined)
     throw new InputError('--profile and --model cannot both be given: choose one.');
+  if (profile !== undefined && options.state?.length)
+    throw new InputError('--state is of --model; a profile has what it needs: leave it out.');
   if (profile !== undefined) return parseProfile(await readText(profile), profile);
   if (model === undefined)
     throw new InputError('--profile or --model is missing: give a profile, or a model to measure here.');
@@ -37,10 +42,15 @@ export async function planningProfile(
     if (!output.isJson) output.terminal.section('Note', "times are those of the devices' kinds, not measured");
     return profileOfKinds(await modelTable(model, () => loadSizedModel(model, options)), cluster);
   }
-  return measured(await loadSizedModel(model, options), cluster, options.largestBatch, output);
+  return measured(await loadSizedModel(model, options), cluster, options, output);
 }
 
-async function measured(model: LoadedModel, cluster: Cluster, largestBatch: number, output: Output): Promise<Profile> {
+async function measured(
+  model: LoadedModel,
+  cluster: Cluster,
+  { largestBatch, tangentCount }: PlanningProfileOptions,
+  output: Output,
+): Promise<Profile> {
   const device = 'this-device';
   if (!output.isJson)
     output.terminal.section(
@@ -52,6 +62,7 @@ async function measured(model: LoadedModel, cluster: Cluster, largestBatch: numb
     device,
     threads: 1,
     engine: 'onnxruntime',
+    ...(tangentCount === undefined ? {} : { tangentCount }),
     clock: systemClock,
     onProgress: progress(output),
   });

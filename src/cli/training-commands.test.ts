@@ -198,3 +198,27 @@ test('verify --mode async: two workers whose rounds overlap equal one device wit
 function lastEvent({ stdout }: HostedEnd): Record<string, unknown> {
   return JSON.parse(defined(stdout.trimEnd().split('\n').at(-1), 'a line')) as Record<string, unknown>;
 }
+
+test('a recurrent cell: verified, profiled and planned with its states', { timeout }, async () => {
+  const folder = fixtureFolder('forward-gradient');
+  const cell = ['--model', join(folder, 'cell.onnx'), '--state', 'h1_next=h1', '--state', 'h2_next=h2'];
+  const steps = ['--data', `npy:${join(folder, 'XS.npy')},${join(folder, 'YS.npy')}`];
+  const mode = ['--mode', 'forward-gradient', '--batch', '20'];
+  const verified = await run('verify', ...cell, ...steps, ...mode, '--workers', '2', '--steps', '4', '--json');
+  const last = defined(verified.stdout.trimEnd().split('\n').at(-1), 'the last event');
+  const found = JSON.parse(last) as { equal: boolean; losses: readonly unknown[] };
+  assert.deepEqual([found.equal, found.losses.length], [true, 4]);
+  const devices = ['this-device', 'other'].map((name) => ({ name, kind: 'this-device', memoryMiB: 500 }));
+  await writeFile(at('two.json'), JSON.stringify({ devices, links: { default: { bandwidthMbps: 1000 } } }));
+  await run('profile', ...cell, ...steps, '--tangents', '1', '--batch', '4', '-o', 'cell.json');
+  const given = [...mode, '--micro-batch', '4', '--cluster', 'two.json'];
+  const { plan } = await json<{ plan: { stages: readonly { layers: readonly number[] }[] } }>(
+    ...['plan', '--profile', 'cell.json', ...given, '-o', 'cell-plan.json'],
+  );
+  assert.equal(plan.stages.at(-1)?.layers[1], 5);
+  const { roundMs } = await json<{ roundMs: number }>(
+    ...['simulate', '--profile', 'cell.json', '--cluster', 'two.json', '--plan', 'cell-plan.json'],
+  );
+  assert.ok(roundMs > 0);
+  await run('train', ...cell, ...steps, ...mode, '--plan', 'cell-plan.json', '--workers', '2', '--steps', '2');
+});

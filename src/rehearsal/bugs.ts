@@ -48,7 +48,7 @@ export const seededBugs: Readonly<Record<string, SeededBug>> = {
     make: () =>
       onStage((stage) => ({ backward: (microBatch, gradients) => stage.backwardInput(microBatch, gradients) })),
   },
-  'a piece of the round before is taken for one of this round': { make: staleMail },
+  'a piece of the round before is taken for one of this round': { make: () => staleMail('activation') },
   'the state does not return': {
     make: () => onStage((stage) => ({ returnTo: (round) => void stage.versions.includes(round) })),
     faults: losses,
@@ -129,6 +129,18 @@ export const seededBugs: Readonly<Record<string, SeededBug>> = {
     make: () => onEffects((effect) => (effect.kind === 'send' && effect.message === 'flush' ? [] : [effect])),
     modes: 'async',
   },
+  'an update draws other directions than the passes of its round': {
+    make: () => ({ world: { drawsOtherDirections: true } }),
+    modes: 'forward-gradient',
+  },
+  'a derivative of the round before is taken for one of this round': {
+    make: () => staleMail('derivative'),
+    modes: 'forward-gradient',
+  },
+  'tangents change places': {
+    make: () => ({ frame: (frame) => [frame.kind === 'activation' ? withReversedTangents(frame) : frame] }),
+    modes: 'forward-gradient',
+  },
   'a request is answered twice': {
     make: () => ({ results: (...given) => (given[0] === 2 ? [given, given] : [given]) }),
     modes: 'infer',
@@ -191,11 +203,11 @@ function onStage(change: (stage: StagePort) => Partial<StagePort>): Bug {
 }
 
 /** Activations are filed without their round: of two rounds at once, the older one is used. */
-function staleMail(): Bug {
+function staleMail(kind: 'activation' | 'derivative'): Bug {
   const before = new Map<string, Frame>();
   return {
     frame(frame, { from, to }) {
-      if (frame.kind !== 'activation') return [frame];
+      if (frame.kind !== kind) return [frame];
       const key = `${from}→${to} ${frame.epoch} ${frame.microBatch}`;
       const former = before.get(key);
       before.set(key, frame);
@@ -270,6 +282,11 @@ function withReversedRows(frame: Frame): Frame {
     return { ...tensor, data: Float32Array.from(rows.reverse().flatMap((row) => [...row])) };
   });
   return { ...frame, tensors };
+}
+
+function withReversedTangents(frame: Frame): Frame {
+  const [values, ...tangents] = frame.tensors ?? [];
+  return values === undefined ? frame : { ...frame, tensors: [values, ...tangents.reverse()] };
 }
 
 function withoutSync(disk: Disk): Disk {

@@ -3,6 +3,8 @@
 import { defined } from '../assert.ts';
 import { RunError } from '../errors.ts';
 import type { MeasuredProfile } from '../runtime/device/measure/measurement.ts';
+import type { StagePort } from '../runtime/device/stage.ts';
+import type { StageOptions } from '../runtime/device/stage-graphs.ts';
 import { type Served, serveToTheEnd } from '../runtime/host/serve.ts';
 import type { PeerNetwork } from '../runtime/worker/peers.ts';
 import { runWorker } from '../runtime/worker/worker.ts';
@@ -11,9 +13,10 @@ import { createExactEngine } from './exact-engine.ts';
 import { ExactForwardStage } from './exact-forward-stage.ts';
 import { exactSequence } from './exact-model.ts';
 import { ExactStage } from './exact-stage.ts';
+import { ExactTangentStage } from './exact-tangent-stage.ts';
 import type { StageWorld } from './exact-world.ts';
 import { layerMemory } from './plans.ts';
-import { coordinatorName } from './scenario.ts';
+import { coordinatorName, type Scenario } from './scenario.ts';
 import type { VirtualProcess } from './virtual-process.ts';
 import { crashed, type Device, exitProcess, startProcess, type World } from './world.ts';
 
@@ -94,9 +97,7 @@ async function serve(world: World, device: Device, process: VirtualProcess): Pro
         ...bug?.world,
         violate: (what) => process.state === 'running' && witness.violate(`${device.name}, ${what}`),
       };
-      const stage = scenario.isInference
-        ? new ExactForwardStage(options, stageWorld, scenario.seed)
-        : new ExactStage(options, stageWorld);
+      const stage = exactStage(options, stageWorld, scenario);
       return bug?.stage?.(stage, device.name) ?? stage;
     },
     readModel: ({ layerNames }) => exactSequence(layerNames.length),
@@ -107,6 +108,13 @@ async function serve(world: World, device: Device, process: VirtualProcess): Pro
   await new Promise<void>((resolve) => process.takes(0, resolve)); // what waited for the engine lets go first
   if (engine.valueCount() > 0) witness.violate(`${device.name} ended with ${engine.valueCount()} values in its engine`);
   return { end, lost: end.lost === true };
+}
+
+function exactStage(options: StageOptions, world: StageWorld, { isInference, seed }: Scenario): StagePort {
+  if (isInference) return new ExactForwardStage(options, world, seed);
+  return options.training.forwardGradient === undefined
+    ? new ExactStage(options, world)
+    : new ExactTangentStage(options, world);
 }
 
 /** The profile of the exact model's layers on this device. */

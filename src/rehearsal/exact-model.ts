@@ -22,6 +22,13 @@ export const rowLength = 4;
 
 const mod = (value: number): number => value % modulus;
 
+/** What a layer's tangent depends on. `direction`: what its weight moves by. */
+export interface MovedLayer {
+  readonly weight: number;
+  readonly direction: number;
+  readonly input: number;
+}
+
 /** The rules of one layer; all values are integers in [0, modulus). */
 export const layerRules = {
   forward: (input: number, weight: number, layer: number): number => mod(input * weight + layer + 1),
@@ -30,6 +37,11 @@ export const layerRules = {
     mod(gradient * 3 + input * 5 + sample + 7),
   loss: (output: number, label: number): number => mod(output + label),
   lossGradient: (output: number, label: number): number => mod(output * 11 + label * 13 + 1),
+  /** What a layer makes of a tangent of its input, where its weight moves, too. */
+  tangent: (tangent: number, { weight, direction, input }: MovedLayer): number =>
+    mod(mod(tangent * weight) + mod(input * direction)),
+  /** The derivative of a sample's loss along the tangent of its output. */
+  derivative: (tangent: number, label: number): number => mod(tangent * 11 + label * 17 + 1),
   /** A layer's part of the norm that decides the scale of clipping. */
   norm: (gradientSum: number): number => mod(gradientSum) % 1000,
   statistic: (before: number, outputSum: number): number => mod(before + outputSum),
@@ -40,6 +52,19 @@ export const layerRules = {
     versions.length === 1 ? (versions[0] as number) : mod(versions.reduce((sum, weight) => mod(sum * 3 + weight), 0)),
   weight: (before: number, momentum: number, step: number): number => mod(before + momentum * 7 + step),
 } as const;
+
+/** What a layer's weight moves by along a tangent of a round. */
+export function directionAt(
+  seed: number,
+  { layer, round, tangent }: { readonly layer: number; readonly round: number; readonly tangent: number },
+): number {
+  return hash32(seed, 17, layer, round, tangent) % modulus;
+}
+
+/** What stands for the estimate of a gradient: of each tangent, the derivative of the batch's losses times a direction. */
+export function estimateOf(derivatives: readonly number[], direction: (tangent: number) => number): number {
+  return derivatives.reduce((total, own, tangent) => mod(total + mod(own) * direction(tangent)), 0);
+}
 
 /** The rate of a round. */
 export function learningRate(round: number): number {
@@ -211,10 +236,13 @@ interface Trained {
   readonly aggregate?: number;
   /** Layers whose weight is not trained. Default: none. */
   readonly frozenLayers?: readonly number[];
+  /** Tangents of a round of forward gradients. Default 0: backward passes. */
+  readonly tangentCount?: number;
 }
 
 /** The training as every device gets it; the momentum optimizer stands for there being optimizer state. */
-export function trainingSpec({ seed, plan, isClipped, aggregate = 0, frozenLayers = [] }: Trained): TrainingSpec {
+export function trainingSpec(trained: Trained): TrainingSpec {
+  const { seed, plan, isClipped, aggregate = 0, frozenLayers = [], tangentCount = 0 } = trained;
   const frozen = frozenLayers.map((layer) => stateNames(layer).parameter);
   const optimizer = {
     kind: 'sgd',
@@ -228,5 +256,8 @@ export function trainingSpec({ seed, plan, isClipped, aggregate = 0, frozenLayer
   return {
     ...{ batchSize: plan.batchSize, loss: 'mse', optimizer, clipNorm: isClipped ? 1 : null, seed, frozen },
     ...(aggregate === 0 ? {} : { aggregate }),
+    ...(tangentCount === 0
+      ? {}
+      : { forwardGradient: { tangentCount, kind: 'rademacher', scales: {}, roundsPerEpoch: 1 } }),
   };
 }

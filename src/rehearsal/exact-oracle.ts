@@ -8,6 +8,8 @@ import type { RunState } from '../runtime/protocol/run-state.ts';
 import { aggregatedVersions } from '../training/aggregation.ts';
 import {
   type BatchSizes,
+  directionAt,
+  estimateOf,
   gradientScale,
   initialRunState,
   layerRules,
@@ -29,6 +31,13 @@ export interface OracleStage {
   readonly versionCount: number;
 }
 
+/** What the samples of a round come to; gradients and outputs by layer. */
+interface RoundSums {
+  readonly gradientSums: readonly number[];
+  readonly outputSums: readonly number[];
+  readonly lossSum: number;
+}
+
 /** The training on one device: what every run must come to. */
 export class Oracle {
   readonly #seed: number;
@@ -38,6 +47,8 @@ export class Oracle {
   /** K of weight aggregation; 0: never. */
   readonly #aggregate: number;
   readonly #frozen: ReadonlySet<number>;
+  /** 0: gradients come of backward passes. */
+  readonly #tangentCount: number;
   /** By layer. */
   #stages: readonly OracleStage[];
   /** The version that the stream began with; 0 where rounds follow each other. */
@@ -57,6 +68,8 @@ export class Oracle {
       readonly aggregate?: number;
       /** Layers whose weight is not trained. Default: none. */
       readonly frozenLayers?: readonly number[];
+      /** Tangents of a round of forward gradients. Default 0: backward passes. */
+      readonly tangentCount?: number;
     },
   ) {
     this.#seed = options.seed;
@@ -65,6 +78,7 @@ export class Oracle {
     this.#isClipped = options.isClipped;
     this.#aggregate = options.aggregate ?? 0;
     this.#frozen = new Set(options.frozenLayers);
+    this.#tangentCount = options.tangentCount ?? 0;
     const { layerCount } = options;
     this.#stages = new Array<OracleStage>(layerCount).fill({ layers: [0, layerCount], staleness: 0, versionCount: 1 });
     const { parameter, buffer } = initialRunState(options.seed, options.layerCount);
@@ -153,6 +167,24 @@ export class Oracle {
   #trainRound(round: number): void {
     const before = defined(this.#states[round], 'a state');
     const read = this.#readBy(round);
+    const sums = this.#tangentCount === 0 ? this.#backpropagated(round, read) : this.#estimated(round, read);
+    const { gradientSums, outputSums, lossSum } = sums;
+    this.#losses.push(lossSum);
+    const norm = gradientSums.reduce((total, gradient) => total + layerRules.norm(gradient), 0);
+    const scale = this.#isClipped ? gradientScale(norm) : 1;
+    this.#states.push(
+      before.map(([own, momentum, statistic], layer) => {
+        const moving = layerRules.statistic(statistic, outputSums[layer] as number);
+        if (this.#frozen.has(layer)) return [own, momentum, moving] as const;
+        const weight = this.#baseOf(round, layer);
+        const moved = layerRules.momentum(momentum, gradientSums[layer] as number, scale, weight, learningRate(round));
+        return [layerRules.weight(weight, moved, round + 1), moved, moving] as const;
+      }),
+    );
+  }
+
+  /** With backward passes. */
+  #backpropagated(round: number, read: readonly number[]): RoundSums {
     const gradientSums = new Array<number>(this.#layerCount).fill(0);
     const outputSums = new Array<number>(this.#layerCount).fill(0);
     let lossSum = 0;
@@ -172,18 +204,30 @@ export class Oracle {
         gradient = layerRules.inputGradient(gradient, read[layer] as number, input);
       }
     }
-    this.#losses.push(lossSum);
-    const norm = gradientSums.reduce((sum, gradient) => sum + layerRules.norm(gradient), 0);
-    const scale = this.#isClipped ? gradientScale(norm) : 1;
-    this.#states.push(
-      before.map(([own, momentum, statistic], layer) => {
-        const moving = layerRules.statistic(statistic, outputSums[layer] as number);
-        if (this.#frozen.has(layer)) return [own, momentum, moving] as const;
-        const weight = this.#baseOf(round, layer);
-        const moved = layerRules.momentum(momentum, gradientSums[layer] as number, scale, weight, learningRate(round));
-        return [layerRules.weight(weight, moved, round + 1), moved, moving] as const;
-      }),
-    );
+    return { gradientSums, outputSums, lossSum };
+  }
+
+  /** With tangents in the forward passes; statistics stay. */
+  #estimated(round: number, read: readonly number[]): RoundSums {
+    const derivatives = new Array<number>(this.#tangentCount).fill(0);
+    const directionOf = (layer: number, tangent: number): number =>
+      this.#frozen.has(layer) ? 0 : directionAt(this.#seed, { layer, round, tangent });
+    let lossSum = 0;
+    for (let place = 0; place < samplesIn(this.#sizes, round); place++) {
+      const sample = sampleAt(this.#seed, round, place);
+      let input = sample.value;
+      const tangents = derivatives.map(() => 0);
+      for (const [layer, weight] of read.entries()) {
+        for (const [tangent, own] of tangents.entries())
+          tangents[tangent] = layerRules.tangent(own, { weight, direction: directionOf(layer, tangent), input });
+        input = layerRules.forward(input, weight, layer);
+      }
+      lossSum += layerRules.loss(input, sample.label);
+      for (const [tangent, own] of tangents.entries())
+        derivatives[tangent] = (derivatives[tangent] as number) + layerRules.derivative(own, sample.label);
+    }
+    const gradientSums = read.map((_, layer) => estimateOf(derivatives, (tangent) => directionOf(layer, tangent)));
+    return { gradientSums, outputSums: read.map(() => 0), lossSum };
   }
 }
 

@@ -20,6 +20,8 @@ export interface StageWorld {
   readonly aggregatesLate?: boolean | undefined;
   /** A planted mistake: a version of the weights has one holder fewer than rounds that read it. */
   readonly forgetsEarly?: boolean | undefined;
+  /** A planted mistake: an update draws other directions than its round's passes. */
+  readonly drawsOtherDirections?: boolean | undefined;
 }
 
 /** A micro-batch between its forward and its backward pass. */

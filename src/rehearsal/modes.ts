@@ -1,15 +1,15 @@
-// Scenarios of asynchronous runs, of those that only infer and of those with frozen weights: those of the seeds, with
-// plans whose rounds overlap, requests, layers that are not trained.
+// Scenarios of asynchronous runs, of forward gradients, of those that only infer and of those with frozen weights: those
+// of the seeds, with plans whose rounds overlap, tangents, requests, layers that are not trained.
 
 import type { PlanLayout } from '../cluster/cluster.ts';
 import { hash32 } from '../random.ts';
 import { recoveryPolicies } from '../runtime/knowledge/recovery-policies.ts';
-import { inferenceSchedule, scheduleOf } from '../schedule/schedules.ts';
+import { inferenceSchedule, scheduleOf, tangentSchedule } from '../schedule/schedules.ts';
 import { leastStaleness, withStaleness } from '../schedule/staleness.ts';
 import { type FaultKind, faultKinds, type Scenario, scenarioOf } from './scenario.ts';
 
 /** Which runs are rehearsed. */
-export const rehearsedModes = ['sync', 'async', 'infer', 'mixed', 'frozen'] as const;
+export const rehearsedModes = ['sync', 'async', 'forward-gradient', 'infer', 'mixed', 'frozen'] as const;
 export type RehearsedModes = (typeof rehearsedModes)[number];
 
 /** The scenario of a seed in these modes. `kinds`: the faults that may happen; default: all. */
@@ -19,6 +19,8 @@ export function scenarioIn(modes: RehearsedModes, seed: number, kinds?: readonly
       return inferring(scenarioOf(seed, (kinds ?? faultKinds).filter(isSurvived)));
     case 'async':
       return asynchronous(scenarioOf(seed, kinds));
+    case 'forward-gradient':
+      return withTangents(scenarioOf(seed, kinds));
     case 'frozen':
       return partlyFrozen(scenarioOf(seed, kinds));
     default:
@@ -74,6 +76,20 @@ function asynchronous(scenario: Scenario): Scenario {
     ...(aggregate === 0 ? {} : { aggregate }),
     ...(hash32(seed, 10) % 4 === 0 ? { smallerEvery: 2 } : {}),
     ...recoveryIn(seed),
+  };
+}
+
+/** The same devices, network and faults, with tangents in place of backward passes; in most runs rounds overlap. */
+function withTangents(scenario: Scenario): Scenario {
+  const { seed } = scenario;
+  const tangentCount = 1 + (hash32(seed, 18) % 3);
+  const plan = { ...withSchedule(scenario.plan, tangentSchedule), tangentCount };
+  return {
+    ...scenario,
+    tangentCount,
+    plan: withStaleness(plan, hash32(seed, 19) % 4 === 0 ? { staleness: 0 } : {}),
+    endRound: scenario.endRound + 3,
+    ...(hash32(seed, 10) % 4 === 0 ? { smallerEvery: 2 } : {}),
   };
 }
 

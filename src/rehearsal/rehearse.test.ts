@@ -26,6 +26,11 @@ test('80 seeds with rounds that overlap: every state is that of the delayed orac
   assert.deepEqual(summary.failures, []);
 });
 
+test('80 seeds of forward gradients: every state is that of the oracle with the same directions', async () => {
+  const summary = await rehearseSeeds({ first: 0, end: 80, modes: 'forward-gradient' });
+  assert.deepEqual(summary.failures, []);
+});
+
 test('40 seeds with layers that are not trained: whoever takes a place has their weights', async () => {
   const summary = await rehearseSeeds({ first: 0, end: 40, modes: 'frozen' });
   assert.deepEqual(summary.failures, []);

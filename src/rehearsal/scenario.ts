@@ -76,6 +76,8 @@ export interface Scenario {
   readonly frozenLayers?: readonly number[];
   /** K of weight aggregation, where rounds overlap. Absent, as in all synchronous scenarios: never. */
   readonly aggregate?: number;
+  /** Tangents of a round of forward gradients. Absent, as in all scenarios of seeds: it trains by backward passes. */
+  readonly tangentCount?: number;
   readonly endRound: number;
   /** How the run follows slower devices and losses. Absent, as in all synchronous scenarios: as by default. */
   readonly recovery?: RecoveryPolicy;

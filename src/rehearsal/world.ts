@@ -25,7 +25,7 @@ export interface Bug {
   /** The results that reach who asks, in a run that only infers, for those of a round. */
   results?(round: number, outputs: readonly Tensor[]): readonly (readonly [number, readonly Tensor[]])[];
   /** Of stages. */
-  readonly world?: Pick<StageWorld, 'backwardReads' | 'aggregatesLate' | 'forgetsEarly'>;
+  readonly world?: Pick<StageWorld, 'backwardReads' | 'aggregatesLate' | 'forgetsEarly' | 'drawsOtherDirections'>;
   /** The frames that a process receives for one that has arrived. */
   frame?(frame: Frame, way: FrameWay): readonly Frame[];
 }

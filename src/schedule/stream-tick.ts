@@ -3,10 +3,13 @@
 
 import { type DeviceProgram, type Instruction, isPass } from './program.ts';
 
-/** A pass with what it receives and sends, or another instruction alone. */
+/** A pass with what it receives and sends, an update with the derivatives that it takes, or a reduction alone. */
 interface Group {
-  /** Undefined for what is no pass. */
-  readonly pass: string | undefined;
+  /**
+   * What it is in each program of the device; undefined for what does not depend on the samples: reductions, and updates
+   * that take no derivatives.
+   */
+  readonly name: string | undefined;
   readonly offset: number;
   readonly instructions: readonly Instruction[];
 }
@@ -36,28 +39,27 @@ export class TickWriter {
     isThere: (round: number) => boolean,
     restOf: (round: number) => DeviceProgram | undefined,
   ): readonly Instruction[] {
-    return this.#groups.flatMap(({ pass, offset, instructions }) => {
+    return this.#groups.flatMap(({ name, offset, instructions }) => {
       const round = tick + offset;
       if (!isThere(round)) return [];
       const rest = restOf(round);
-      // Reducing and updating do not depend on how many samples there are.
-      if (rest === undefined || pass === undefined) return instructions;
-      return this.#restGroups(rest).get(pass)?.instructions ?? [];
+      if (rest === undefined || name === undefined) return instructions;
+      return this.#restGroups(rest).get(name)?.instructions ?? [];
     });
   }
 
   #restGroups(rest: DeviceProgram): ReadonlyMap<string, Group> {
     const known = this.#rests.get(rest);
     if (known !== undefined) return known;
-    const groups = groupsOf(rest.instructions);
-    const byPass = new Map(groups.flatMap((group) => (group.pass === undefined ? [] : [[group.pass, group] as const])));
-    this.#rests.set(rest, byPass);
-    return byPass;
+    const groups = groupsOf(rest.instructions, true);
+    const byName = new Map(groups.flatMap((group) => (group.name === undefined ? [] : [[group.name, group] as const])));
+    this.#rests.set(rest, byName);
+    return byName;
   }
 }
 
-/** Receives go with the pass that follows them, sends with the one before. */
-function groupsOf(instructions: readonly Instruction[]): Group[] {
+/** Receives go with what follows them, sends with the pass before. `isRest`: of a round of fewer samples. */
+function groupsOf(instructions: readonly Instruction[], isRest = false): Group[] {
   const groups: Group[] = [];
   let received: Instruction[] = [];
   for (const step of instructions) {
@@ -66,10 +68,18 @@ function groupsOf(instructions: readonly Instruction[]): Group[] {
     else if (step.kind === 'send' && before !== undefined)
       groups[groups.length - 1] = { ...before, instructions: [...before.instructions, step] };
     else {
-      const pass = isPass(step) ? `${step.kind} ${step.microBatch} ${step.round ?? 0}` : undefined;
-      groups.push({ pass, offset: step.round ?? 0, instructions: [...received, step] });
+      const isOfSamples = isPass(step) || (step.kind === 'update' && (isRest || received.length > 0));
+      groups.push({
+        name: isOfSamples ? nameOf(step) : undefined,
+        offset: step.round ?? 0,
+        instructions: [...received, step],
+      });
       received = [];
     }
   }
   return groups;
+}
+
+function nameOf(step: Instruction): string {
+  return `${step.kind} ${isPass(step) ? step.microBatch : ''} ${step.round ?? 0}`;
 }

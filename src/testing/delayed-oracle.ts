@@ -3,8 +3,8 @@
 import assert from 'node:assert/strict';
 import { defined } from '../assert.ts';
 import { createReferenceEngine } from '../engine/reference.ts';
+import type { DelayedRun } from '../runtime/run/delayed-run.ts';
 import { type StreamPart, trainStreams } from '../runtime/run/delayed-streams.ts';
-import type { DelayedRun } from '../runtime/run/delayed-training.ts';
 import type { MemoryRun, Outcome } from './memory-cluster.ts';
 
 /** Losses and final state of the run on one device. `more`: how the oracle aggregates and corrects. */

@@ -122,7 +122,11 @@ async function plan(options: PlanCommandOptions): Promise<void> {
   for (const path of [options.output, options.profileOut]) if (path !== undefined) await checkWritable(path);
   const cluster = parseCluster(await readText(clusterPath), clusterPath);
   const profile = await planningProfile(
-    { ...options, largestBatch: Math.min(64, positive('--batch', batch)) },
+    {
+      ...options,
+      largestBatch: Math.min(64, positive('--batch', batch)),
+      tangentCount: options.mode === tangentSchedule ? tangentWish(options).tangentCount : undefined,
+    },
     cluster,
     output,
   );

@@ -8,7 +8,7 @@ import { InputError } from '../../errors.ts';
 import { measureHere } from '../../runtime/host/profile-here.ts';
 import { checkWritable, writeJson } from '../files.ts';
 import { engineName, positive } from '../flag-values.ts';
-import { addSizeFlags, loadSizedModel, type SizeOptions } from '../model-options.ts';
+import { addSizeFlags, checkStates, loadSizedModel, type SizeOptions } from '../model-options.ts';
 import { createOutput, type Output } from '../output.ts';
 import { addSettingFlags } from '../settings.ts';
 import { bar, command, counted, labelWidth, type Terminal } from '../terminal.ts';
@@ -51,6 +51,7 @@ async function profile(options: ProfileCommandOptions): Promise<void> {
   const output = createOutput(options);
   if (options.model === undefined)
     throw new InputError('--model is missing: give an .onnx file or the name of a built-in model.');
+  checkStates(options, options.tangents !== undefined, '--tangents N');
   if (options.output !== undefined) await checkWritable(options.output);
   const { headClasses, freeze = [], freezeAllBut = [], train = [], batchNorm } = options;
   if (batchNorm !== undefined && batchNorm !== 'inference' && batchNorm !== 'training')

@@ -74,13 +74,18 @@ async function simulate(options: SimulateCommandOptions): Promise<void> {
     throw new InputError(
       `${planPath} is a plan of planner "hetpipe", which is not a pipeline of stages; simulate one of another planner.`,
     );
-  const profile = await planningProfile({ ...options, largestBatch: plan.microBatchSize }, cluster, output);
+  const isTangent = plan.schedule === tangentSchedule;
+  const tangentCount = isTangent ? (plan.tangentCount ?? 1) : undefined;
+  const profile = await planningProfile(
+    { ...options, largestBatch: plan.microBatchSize, tangentCount },
+    cluster,
+    output,
+  );
   checkTogether(plan, profile, cluster);
   const program = makeProgram(plan);
   checkProgram(program, plan);
   const optimizerState = optimizerStateOf(options.optimizer, options.momentum);
-  const isTangent = plan.schedule === tangentSchedule;
-  const held = isTangent ? withTangentMemory(profile, plan.tangentCount ?? 1, optimizerState) : profile;
+  const held = tangentCount === undefined ? profile : withTangentMemory(profile, tangentCount, optimizerState);
   const simulated = runSimulation(program, plan, held, cluster, {
     events: trace !== undefined || gantt !== undefined,
     optimizerState: isTangent ? 0 : optimizerState,

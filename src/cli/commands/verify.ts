@@ -46,8 +46,6 @@ async function verify(options: Record<string, unknown> & { json?: boolean; toler
   const settings = resolveSettings({ ...ours, ...flags }, {}, '');
   if (settings.workers + settings.remote === 0)
     throw new InputError('--workers 0 leaves nothing to compare: give at least 1.');
-  if (settings.state.length > 0)
-    throw new InputError('verify compares whole samples: leave out --state, and give the model without it.');
   const run = await readRun(settings, undefined, output);
   const tolerances = askedTolerances(options.tolerance) ?? tolerancesOf(run.subject);
   if (!output.isJson) describeRun(run, output.terminal);

@@ -9,6 +9,7 @@ import { InputError } from '../../errors.ts';
 import { plannerNames } from '../../planner/planners.ts';
 import { predictLoss } from '../../planner/replan/predict-loss.ts';
 import { type Change, type WhatIf, whatIf } from '../../planner/what-if.ts';
+import { tangentSchedule } from '../../schedule/schedules.ts';
 import { optimizerKinds } from '../../training/update-rules.ts';
 import { addCopiesFlag, isCopied } from '../copies-flag.ts';
 import { readText, writeJson } from '../files.ts';
@@ -116,14 +117,20 @@ async function run(options: WhatIfCommandOptions): Promise<void> {
     ...cluster,
     devices: [...cluster.devices, ...changes.flatMap((change) => (change.kind === 'join' ? [change.device] : []))],
   };
-  const profile = await planningProfile({ ...options, largestBatch: Math.min(64, batchSize) }, joined, output);
   if (options.mode === 'auto')
     throw new InputError('--mode auto is of asteroid plan: name sync, async or forward-gradient.');
   const schedule = current === undefined ? scheduleOfMode(options.mode, undefined) : undefined;
+  const asked = current === undefined ? tangentWish(options).tangentCount : (current.tangentCount ?? 1);
+  const tangentCount = (current?.schedule ?? schedule) === tangentSchedule ? asked : undefined;
+  const profile = await planningProfile(
+    { ...options, largestBatch: Math.min(64, batchSize), tangentCount },
+    joined,
+    output,
+  );
   const question = {
     cluster,
     ...(schedule === undefined ? {} : { schedule }),
-    ...(current === undefined ? { tangentCount: tangentWish(options).tangentCount } : { current }),
+    ...(current === undefined ? { tangentCount: asked } : { current }),
     batchSize,
     planner: options.planner,
     optimizerState: optimizerState(options.optimizer, options.momentum),

@@ -75,7 +75,6 @@ export async function measureHere(model: LoadedModel, options: MeasureOptions): 
       processWork: createProcessClock({ threadCount: options.threads, maxCpu: 1, isCourteous: false }),
       onProgress: options.onProgress,
     };
-    const { layers: layerProfiles, times } = await profileLayers(engine, sequence, { ...common, training });
     const { tangentCount = 0 } = options;
     const forwardGradient = { tangentCount, kind: 'rademacher', scales: {}, roundsPerEpoch: 1 } as const;
     const withTangents =
@@ -83,6 +82,11 @@ export async function measureHere(model: LoadedModel, options: MeasureOptions): 
         ? undefined
         : await profileLayers(engine, sequence, { ...common, training: { ...training, forwardGradient } });
     const tangentMs = withTangents?.times.tangentMs;
+    // A recurrent cell has no backward passes here: as in a run by forward gradients, its forward ones have tangents.
+    const { layers: layerProfiles, times } =
+      model.graph.states === undefined || withTangents === undefined
+        ? await profileLayers(engine, sequence, { ...common, training })
+        : withTangents;
     return {
       model: model.name,
       inputBytes: cutBytes(sequence.inputs),

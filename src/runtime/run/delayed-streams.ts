@@ -7,7 +7,8 @@ import type { PlanLayout } from '../../cluster/cluster.ts';
 import type { Engine } from '../../engine/engine.ts';
 import type { RunEvent } from '../protocol/events.ts';
 import type { RunState } from '../protocol/run-state.ts';
-import { type DelayedResult, type DelayedRun, DelayedTraining } from './delayed-training.ts';
+import type { DelayedRun } from './delayed-run.ts';
+import { type DelayedResult, DelayedTraining } from './delayed-training.ts';
 
 /** A stream of a run. */
 export interface StreamPart {

@@ -26,9 +26,12 @@ export async function tangentStepOf(engine: Engine, subject: RunSubject, sampleC
   const layers = [0, sequence.layers.length] as const;
   const frozen = new Set(training.frozen);
   if (training.forwardGradient?.perturbs === 'activations') return activityStepOf(engine, subject, sampleCount);
-  const stage = withLoss(extractStage(sequence, ...layers, sampleCount), { training, label, sampleCount });
+  const whole = extractStage(sequence, ...layers, sampleCount);
+  const stage = withLoss(whole, { training, label, sampleCount });
   const parameters = stage.graph.parameters.filter((name) => !frozen.has(name));
-  const options = { inputs: [], parameters, outputs: [stepNames.loss], ...loweringOf(engine) };
+  const inputs = whole.states.map(({ input }) => input);
+  const outputs = [stepNames.loss, ...whole.states.map(({ output }) => output)];
+  const options = { inputs, parameters, outputs, ...loweringOf(engine) };
   const { graph, bufferUpdates, ...rest } = directionalGraph(stage, training, options);
   return {
     executable: await engine.compile(graph),

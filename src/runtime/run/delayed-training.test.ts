@@ -12,7 +12,8 @@ import { batches, batchNormNet, dropoutNet, sgd, subjectOf } from '../../testing
 import { clipScale } from '../../training/clipping.ts';
 import type { RunSubject } from '../protocol/run-subject.ts';
 import type { TrainingSpec } from '../protocol/training-spec.ts';
-import { type DelayedRun, type DelayedStage, trainDelayed } from './delayed-training.ts';
+import type { DelayedRun, DelayedStage } from './delayed-run.ts';
+import { trainDelayed } from './delayed-training.ts';
 
 const roundCount = 9;
 

@@ -11,46 +11,18 @@ import { allocate, elementCount, scalar, type Tensor, wrap } from '../../graph/t
 import { aggregatedSpan, aggregatedVersions, meanGraph, versionName } from '../../training/aggregation.ts';
 import { squaredNormGraph } from '../../training/clipping.ts';
 import type { Parameter } from '../../training/names.ts';
-import { accumulateGraph, type OptimizerGraph, optimizerGraph, sumName } from '../../training/optimizers.ts';
-import { correctionOf, type StalenessCorrection } from '../../training/staleness.ts';
-import type { MachineConfig } from '../coordinator/machine-types.ts';
+import { accumulateGraph, type OptimizerGraph, sumName } from '../../training/optimizers.ts';
 import type { Batch } from '../coordinator/options.ts';
+import { CarriedStates } from '../device/carried-states.ts';
 import { ownCopy, sliceSamples } from '../device/samples.ts';
 import { stepNames } from '../device/stage-graphs.ts';
 import { batchAt, scaleOf } from '../protocol/round-batch.ts';
 import type { RunState } from '../protocol/run-state.ts';
-import type { RunSubject } from '../protocol/run-subject.ts';
+import { type DelayedRun, type Part, partOf } from './delayed-run.ts';
 import { masksOf, type Step, stepOf } from './delayed-step.ts';
 import { activityFeeds, Directions, tangentStepOf } from './delayed-tangents.ts';
 
 type Values = Record<string, Value>;
-
-/** Layers that read the same version. */
-export interface DelayedStage {
-  /** Half-open range. */
-  readonly layers: readonly [first: number, end: number];
-  readonly staleness: number;
-}
-
-/** What a delayed run computes. Its first version is `subject.state`, the one after `config.firstRound` rounds. */
-export interface DelayedRun {
-  readonly subject: RunSubject;
-  readonly config: Pick<
-    MachineConfig,
-    'firstRound' | 'endRound' | 'batchSize' | 'batchAt' | 'learningRate' | 'gradientScale'
-  >;
-  readonly batch: (round: number) => Batch;
-  /** Samples of a micro-batch: batch normalization sees one at a time. */
-  readonly microBatchSize: number;
-  /** In the order of the layers, together all of them. Aggregation goes by a stage's place. */
-  readonly stages: readonly DelayedStage[];
-  /** K of `--aggregate K`. Default 0: never. */
-  readonly aggregateEvery?: number;
-  /** Default: none. */
-  readonly correction?: StalenessCorrection;
-  /** Once it is aborted, no further round begins. */
-  readonly signal?: AbortSignal;
-}
 
 /** What came of a delayed run. */
 export interface DelayedResult {
@@ -71,16 +43,6 @@ export async function trainDelayed(engine: Engine, run: DelayedRun): Promise<Del
   return { losses, state };
 }
 
-/** A stage's parameters and how they are updated. */
-interface Part {
-  readonly trained: readonly Parameter[];
-  readonly staleness: number;
-  /** n of the aggregation: the versions that the stage trains with at once. */
-  readonly versionCount: number;
-  readonly optimizer: OptimizerGraph;
-  readonly update: Executable;
-}
-
 /** A delayed run, round by round. */
 export class DelayedTraining {
   readonly #engine: Engine;
@@ -96,6 +58,8 @@ export class DelayedTraining {
   readonly #versions = new Map<number, Values>();
   /** By version: the parameters that passes read others in place of, and these. */
   readonly #predicted = new Map<number, Values>();
+  /** Of recurrent cells: what a time step, a micro-batch, hands to the next of its round. */
+  readonly #carried: CarriedStates;
   readonly #frozen: Values = {};
   readonly #buffers: Values = {};
   readonly #optimizer: Values = {};
@@ -117,6 +81,12 @@ export class DelayedTraining {
     this.#squaredNorm = graphs.squaredNorm;
     this.#round = run.config.firstRound;
     this.#first = this.#round;
+    const { sequence, training } = run.subject;
+    this.#carried = new CarriedStates(
+      engine,
+      { sequence, layers: [0, sequence.layers.length], sampleCount: run.microBatchSize },
+      training.forwardGradient?.tangentCount ?? 0,
+    );
     this.#load(run.subject.state);
   }
 
@@ -192,6 +162,7 @@ export class DelayedTraining {
   dispose(): void {
     const versions = [...this.#versions.values(), ...this.#predicted.values()];
     for (const values of [...versions, this.#frozen, this.#buffers, this.#optimizer]) this.#releaseAll(values);
+    this.#carried.release();
     for (const executable of [this.#accumulate, this.#squaredNorm, ...this.#parts.map(({ update }) => update)])
       executable.release();
     for (const step of this.#steps.values()) void step.then(({ executable }) => executable.release());
@@ -239,8 +210,10 @@ export class DelayedTraining {
     const directions = isOfWeights ? new Directions(training, this.#trained, round) : undefined;
     const noise = activities && activityFeeds(training, activities, { round, firstSample: first });
     for (const [name, value] of noise ?? directions?.feeds() ?? []) own[name] = this.#engine.upload(value);
-    const results = pick(executable, [own, this.#read(round), this.#frozen, this.#buffers]);
+    const states = this.#carried.of(first === 0);
+    const results = pick(executable, [own, states, this.#read(round), this.#frozen, this.#buffers]);
     this.#releaseAll(own);
+    this.#carried.keep(results);
     for (const { buffer, output } of graphs.bufferUpdates) {
       this.#engine.release(defined(this.#buffers[buffer], buffer));
       this.#buffers[buffer] = defined(results[output], output);
@@ -364,24 +337,6 @@ export class DelayedTraining {
   #releaseAll(values: Readonly<Values>): void {
     for (const value of Object.values(values)) this.#engine.release(value);
   }
-}
-
-async function partOf(engine: Engine, run: DelayedRun, index: number): Promise<Part> {
-  const { subject, stages, correction = 'none' } = run;
-  const { layers, staleness } = defined(stages[index], 'a stage');
-  const { sequence, training } = subject;
-  const frozen = new Set(training.frozen);
-  const names = sequence.layers.slice(...layers).flatMap(({ parameters }) => parameters);
-  const trained = names
-    .filter((name) => !frozen.has(name))
-    .map((name): Parameter => {
-      const { type, shape } = defined(subject.state.parameter.get(name), name);
-      return { name, type, shape };
-    });
-  const corrected = correctionOf(correction, staleness);
-  const optimizer = optimizerGraph(training.optimizer.kind, trained, { ...training.optimizer, correction: corrected });
-  const update = await engine.compile(optimizer.graph);
-  return { trained, staleness, versionCount: stages.length - index, optimizer, update };
 }
 
 function renamed(values: Readonly<Values>, rename: (name: string) => string): Values {

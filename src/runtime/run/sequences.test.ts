@@ -20,6 +20,8 @@ import { asSteps } from '../../training/data/sequences.ts';
 import { sliceSamples } from '../device/samples.ts';
 import { loadModel } from '../host/models.ts';
 import { BatchesAhead } from './batches-ahead.ts';
+import type { DelayedRun } from './delayed-run.ts';
+import { trainDelayed } from './delayed-training.ts';
 import { evaluateOn } from './evaluate.ts';
 import { withStates } from './sequences.ts';
 import { bindToModel, labelCut } from './subject.ts';
@@ -123,6 +125,26 @@ for (const share of shares) {
   }
 }
 
+for (const found of cases) {
+  test(`${found.name} by the oracle that a run is verified by`, async () => {
+    const { machine = {}, ...run } = runOf(found);
+    const cuts = [0, 2, 4, sequence.layers.length];
+    const stages = cuts.slice(1).map((end, stage) => ({
+      layers: [cuts[stage] as number, end] as const,
+      staleness: found.staleness?.[stage] ?? 0,
+    }));
+    const config = {
+      ...{ firstRound: 0, batchSize: batch, endRound: found.losses.length, learningRate: () => found.lr },
+      ...{ batchAt: () => ({ sampleCount: batch, factor: 1 }), gradientScale: () => 1 },
+      ...machine,
+    };
+    const engine = await createOnnxRuntimeNodeEngine();
+    const delayed = { subject: run.subject, batch: run.batch as DelayedRun['batch'], config, stages };
+    checkLosses((await trainDelayed(engine, { ...delayed, microBatchSize: batch / length })).losses, found);
+    await engine.close();
+  });
+}
+
 test('a test hands states from step to step', async () => {
   const { graph } = await loadModel(`${folder}/cell.onnx`, 0);
   const options = { loss: 'cross-entropy', engine: 'onnxruntime', threads: 1 } as const;
@@ -159,6 +181,10 @@ test('a label for a whole sequence is that of its last step', () => {
   const order = { sampleCount: 6, batchSize: 6, seed: 0, shuffle: false, sequenceLength: 3 };
   const [values] = gather(steps, batchIndices(order, 0)).inputs;
   assert.deepEqual(values?.data, Float32Array.of(1, 4, 2, 5, 3, 6));
+});
+
+test('steps stay steps: a run that is prepared again has the same data', () => {
+  assert.equal(asSteps(dataset), dataset);
 });
 
 test('data without steps, and states that are not there, are one sentence', () => {

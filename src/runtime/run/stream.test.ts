@@ -193,6 +193,14 @@ const cases: readonly (readonly [title: string, given: Case])[] = [
       clipNorm: 0.5,
     },
   ],
+  [
+    'forward gradients, smaller rounds',
+    { shares: [[4], [3, 1], [4]], microBatchCount: 2, restSize: 3, forwardGradient: tangents },
+  ],
+  [
+    'forward gradients, smaller rounds without samples for some devices of the last stage',
+    { shares: [[4], [2, 1, 1]], microBatchCount: 2, restSize: 5, forwardGradient: tangents, clipNorm: 0.5 },
+  ],
   ['batch normalization', { net: batchNormNet(), shares: [[4], [4]], microBatchCount: 2 }],
   ['compression', { shares: [[3, 1], [4]], microBatchCount: 2, compression: float16, tolerance: 2e-2 }],
   ['recomputation', { net: transformerNet(), shares: [[4], [4]], microBatchCount: 2, recompute: 0 }],

@@ -50,6 +50,10 @@ export class Links {
     this.#peers = new Peers(name, clock, {
       onFrame: (from, frame) => this.#received(from, frame),
       onEnd: (peer, lost) => context.peerLost(peer, lost),
+      onReplaced: (peer, epoch) => {
+        const reason = `${peer} called again, and what was sent to it before may be lost`;
+        if (epoch === context.session.epoch) context.peerLost(peer, { reason, isFault: false });
+      },
       // Nothing computes before the first layout: all that the main thread does is for its links.
       linkWorkMs: () => (context.model?.layouts.current === undefined ? work.mainMs() : undefined),
     });

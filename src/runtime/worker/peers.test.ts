@@ -100,6 +100,31 @@ for (const [mbps, latencyMs, burstBytes] of [
   });
 }
 
+/** A link that takes all and ends when it is closed. */
+function takingLink(peer: string): Link {
+  let close = (): void => {};
+  const ended = new Promise<Awaited<Link['ended']>>((resolve) => {
+    close = () => resolve({ clean: true, reason: 'closed' });
+  });
+  return { peer, send: async () => {}, receive: () => {}, queuedBytes: () => 0, close: async () => close(), ended };
+}
+
+test('a peer that calls again: who has sent to it before is told, with the epoch of what may be lost', async () => {
+  const told: unknown[] = [];
+  const peers = new Peers('a', createVirtualClock(), {
+    onFrame: () => {},
+    onEnd: (peer) => told.push(['end', peer]),
+    onReplaced: (peer, epoch) => told.push(['replaced', peer, epoch]),
+  });
+  peers.accept(takingLink('b'));
+  peers.accept(takingLink('b')); // nothing was sent
+  const frame: Frame = { kind: 'state', epoch: 7, round: 0, microBatch: -1 };
+  await peers.send('b', frame, 'pipeline');
+  await peers.send('b', { ...frame, epoch: 8 }, 'pipeline');
+  peers.accept(takingLink('b'));
+  assert.deepEqual(told, [['replaced', 'b', 8]]);
+});
+
 test('small frames that a quota holds up do not make the latency longer, even most of them', async () => {
   const clock = createVirtualClock();
   const lateMs = (message: number): number => (message % 5 === 3 ? 0 : 18);

@@ -60,6 +60,11 @@ export interface PeersHandlers {
   /** Called when a link ends that was not closed here. */
   onEnd(peer: string, lost: LostLink): void;
   /**
+   * Called when a peer has called again over whose former link, which the peer had lost, frames were sent; the last of
+   * them had this epoch.
+   */
+  onReplaced?(peer: string, epoch: number): void;
+  /**
    * Milliseconds of computing that this device has spent on its links so far; undefined while it computes, or if it is
    * not known.
    */
@@ -74,6 +79,8 @@ export class Peers {
   /** Peers that have sent what the protocol does not allow. */
   readonly #faulty = new Set<string>();
   readonly #links = new Map<string, Link>();
+  /** The epoch of the last frame that was sent over a link. */
+  readonly #sentEpochs = new WeakMap<Link, number>();
   /** Called when a peer has called (true), or will not (false). */
   readonly #arrivals = new Map<string, (isThere: boolean) => void>();
   /** How much measured time each link's last reported rate covered. */
@@ -158,7 +165,7 @@ export class Peers {
     link.expectSilence?.(this.#isSilenceExpected);
     const former = this.#links.get(link.peer);
     this.#links.set(link.peer, link);
-    void former?.close('there is a newer link');
+    if (former !== undefined) this.#replaced(former);
     link.receive((frame) => {
       try {
         this.#received(link, frame);
@@ -174,6 +181,12 @@ export class Peers {
     });
     this.#arrivals.get(link.peer)?.(true);
     this.#arrivals.delete(link.peer);
+  }
+
+  #replaced(former: Link): void {
+    void former.close('there is a newer link');
+    const epoch = this.#sentEpochs.get(former);
+    if (epoch !== undefined) this.#handlers.onReplaced?.(former.peer, epoch);
   }
 
   #received(link: Link, frame: Frame): void {
@@ -201,6 +214,7 @@ export class Peers {
   send(peer: string, frame: Frame, priority: Priority): Promise<void> {
     const link = this.#links.get(peer);
     if (link === undefined) return Promise.reject(new RunError(`There is no link from ${this.#name} to ${peer}.`));
+    this.#sentEpochs.set(link, frame.epoch);
     return link.send(frame, priority);
   }
 

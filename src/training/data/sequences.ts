@@ -11,10 +11,11 @@ const leftOut = -100n;
 /**
  * A data set whose samples are sequences, inputs [samples, steps, ...], as one of their steps. Labels are of each step,
  * [samples, steps, ...], or, as whole numbers, of each sequence, [samples]: then they are of its last step, and the
- * other steps have none. Throws InputError for data without equal steps.
+ * other steps have none. A data set of steps stays as it is. Throws InputError for data without equal steps.
  */
 export function asSteps(dataset: Dataset): Dataset {
   const { inputs, labels, rows, sampleCount } = dataset;
+  if (dataset.sequenceLength !== undefined) return dataset;
   const sequenceLength = inputs[0]?.values.shape[1];
   for (const { values, reader, source } of inputs) {
     const { shape } = values;
