@@ -1,9 +1,9 @@
 // How much one update by a forward gradient can lower the loss of AsyncFGD's small nets (its Table 1), beside one by
-// backpropagation. A step η along an estimate d·u of the gradient g changes the loss, to second order and on average over
-// signs u, by −η|g|² + η²/2 (|g|² tr H + 2 gᵀHg − 2 Σ g_i² H_ii), H being the Hessian; the last two are small where there
-// are many weights. The best η lowers it by |g|² / (2 tr H), the best along g itself by |g|⁴ / (2 gᵀHg): so many times more
-// updates are needed. Measured at the start and after updates by backpropagation (Adam), with second differences of the
-// loss along random signs (Hutchinson) and along g.
+// backpropagation. A step η along an estimate d·u of the gradient g changes the loss, to second order and on average
+// over signs u, by −η|g|² + η²/2 (|g|² tr H + 2 gᵀHg − 2 Σ g_i² H_ii), H being the Hessian; the last two are small where
+// there are many weights. The best η lowers it by |g|² / (2 tr H), the best along g itself by |g|⁴ / (2 gᵀHg). Measured
+// at the start and after updates by backpropagation (Adam), with second differences of the loss along random signs
+// (Hutchinson) and along g.
 //   npm run bench -- forward-steps [--samples 512] [--draws 16] [--updates 0,20,100] [--only TEXT]
 
 import { parseArgs } from 'node:util';
@@ -161,5 +161,5 @@ for (const net of nets.filter((name) => name.includes(flags.only))) {
   training.dispose();
 }
 await engine.close();
-const head = ['net', 'updates', 'loss', '|g|', 'tr H', 'gᵀHg / |g|²', 'best by forward', 'best by backward', 'ratio'];
-console.log(`\n${table(head, rows)}`);
+const head = ['net', 'updates', 'loss', '|g|', 'tr H', 'gᵀHg / |g|²'];
+console.log(`\n${table([...head, 'best by forward', 'best by backward', 'ratio'], rows)}`);

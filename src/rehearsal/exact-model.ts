@@ -61,7 +61,7 @@ export function directionAt(
   return hash32(seed, 17, layer, round, tangent) % modulus;
 }
 
-/** What stands for the estimate of a gradient: of each tangent, the derivative of the batch's losses times a direction. */
+/** What stands for the estimate of a gradient: of each tangent, the derivative of the losses times a direction. */
 export function estimateOf(derivatives: readonly number[], direction: (tangent: number) => number): number {
   return derivatives.reduce((total, own, tangent) => mod(total + mod(own) * direction(tangent)), 0);
 }

@@ -1,5 +1,5 @@
-// A stage of the exact model (exact-model.ts) that trains by forward gradients, in the place of one on an engine: passes
-// read the live weights and carry tangents along, updates come of the sums of derivatives.
+// A stage of the exact model (exact-model.ts) that trains by forward gradients, in the place of one on an engine:
+// passes read the live weights and carry tangents along, updates come of the sums of derivatives.
 
 import { assert, defined } from '../assert.ts';
 import type { Tensor } from '../graph/tensor.ts';

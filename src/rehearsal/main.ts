@@ -16,7 +16,8 @@ must hold.
   --seeds N     how many seeds (default 1000; with --trace 1)
   --start S     the first seed (default 0)
   --threads T   worker threads (default 2)
-  --modes M     sync (default) | async, where rounds overlap | forward-gradient | infer | mixed | frozen, where weights are
+  --modes M     sync (default) | async, where rounds overlap | forward-gradient | infer | mixed
+                | frozen, where weights are
   --trace       prints the scenario and every event`;
 
 interface Flags {

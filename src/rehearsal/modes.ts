@@ -1,5 +1,5 @@
-// Scenarios of asynchronous runs, of forward gradients, of those that only infer and of those with frozen weights: those
-// of the seeds, with plans whose rounds overlap, tangents, requests, layers that are not trained.
+// Scenarios of asynchronous runs, of forward gradients, of those that only infer and of those with frozen weights:
+// those of the seeds, with plans whose rounds overlap, tangents, requests, layers that are not trained.
 
 import type { PlanLayout } from '../cluster/cluster.ts';
 import { hash32 } from '../random.ts';

@@ -6,8 +6,8 @@ import { type DeviceProgram, type Instruction, isPass } from './program.ts';
 /** A pass with what it receives and sends, an update with the derivatives that it takes, or a reduction alone. */
 interface Group {
   /**
-   * What it is in each program of the device; undefined for what does not depend on the samples: reductions, and updates
-   * that take no derivatives.
+   * What it is in each program of the device; undefined for what does not depend on the samples: reductions, and
+   * updates that take no derivatives.
    */
   readonly name: string | undefined;
   readonly offset: number;
