@@ -1,9 +1,9 @@
 // How much one update by a forward gradient can lower the loss of AsyncFGD's small nets (its Table 1), beside one by
 // backpropagation. A step η along an estimate d·u of the gradient g changes the loss, to second order and on average
-// over signs u, by −η|g|² + η²/2 (|g|² tr H + 2 gᵀHg − 2 Σ g_i² H_ii), H being the Hessian; the last two are small where
-// there are many weights. The best η lowers it by |g|² / (2 tr H), the best along g itself by |g|⁴ / (2 gᵀHg). Measured
-// at the start and after updates by backpropagation (Adam), with second differences of the loss along random signs
-// (Hutchinson) and along g.
+// over signs u, by −η|g|² + η²/2 (|g|² tr H + 2 gᵀHg − 2 Σ g_i² H_ii), H being the Hessian; the last two are small
+// where there are many weights. The best η lowers it by |g|² / (2 tr H), the best along g itself by |g|⁴ / (2 gᵀHg).
+// Measured at the start and after updates by backpropagation (Adam), with second differences of the loss along random
+// signs (Hutchinson) and along g.
 //   npm run bench -- forward-steps [--samples 512] [--draws 16] [--updates 0,20,100] [--only TEXT]
 
 import { parseArgs } from 'node:util';
@@ -96,12 +96,17 @@ function signs(like: Weights, draw: number): Weights {
   );
 }
 
-/** A step of this length, over all weights together, is small beside a net's weights and large beside rounding. */
-const stepLength = 0.5;
+/** Lengths of steps that are small beside a net's weights and large beside rounding: over all weights, along g. */
+const [stepOverAll, stepAlongGradient] = [2, 0.1];
 
-/** direction' H direction, by the second difference of the loss along it. */
-async function curvature(engine: Engine, run: PreparedRun, state: RunState, direction: Weights): Promise<number> {
-  const step = stepLength / Math.sqrt(squaredNorm(direction));
+/** direction' H direction, by the second difference of the loss along it, over `length`. */
+async function curvature(
+  engine: Engine,
+  run: PreparedRun,
+  state: RunState,
+  [direction, length]: readonly [Weights, number],
+): Promise<number> {
+  const step = length / Math.sqrt(squaredNorm(direction));
   const at = async (factor: number): Promise<number> =>
     (await lossAt(engine, run, { ...state, parameter: moved(state.parameter, direction, factor) }))[0];
   return ((await at(step)) + (await at(-step)) - 2 * (await at(0))) / step ** 2;
@@ -124,10 +129,10 @@ async function momentOf(engine: Engine, net: string, updates: number, state: Run
   const gradient = moved(new Map([...negative].map(([name, tensor]) => [name, zeros(tensor)])), negative, -1);
   const own: number[] = [];
   for (let draw = 0; draw < Number(flags.draws); draw++)
-    own.push(await curvature(engine, run, state, signs(state.parameter, draw)));
+    own.push(await curvature(engine, run, state, [signs(state.parameter, draw), stepOverAll]));
   const trace = own.reduce((sum, value) => sum + value, 0) / own.length;
   const variance = own.reduce((sum, value) => sum + (value - trace) ** 2, 0) / (own.length - 1);
-  const alongGradient = (await curvature(engine, run, state, gradient)) / squaredNorm(gradient);
+  const alongGradient = (await curvature(engine, run, state, [gradient, stepAlongGradient])) / squaredNorm(gradient);
   const traceError = Math.sqrt(variance / own.length);
   return { net, updates, loss, gradient: Math.sqrt(squaredNorm(gradient)), trace, traceError, alongGradient };
 }
