@@ -29,13 +29,17 @@ export class DecisionsAtLeisure {
     this.#readying = { sinceMs: this.#context.options.clock.now(), isOver: false };
   }
 
-  /** A round has committed, with what devices report of it. A smaller batch says nothing of how long rounds take. */
-  committed(results: Readonly<Record<string, RoundResult>>, isWhole: boolean): void {
+  /**
+   * A round has committed, with what devices report of it. `smallerCount`: its samples, where it has fewer than a batch
+   * or shorter ones. Training has few such rounds; a server may have no others.
+   */
+  committed(results: Readonly<Record<string, RoundResult>>, smallerCount: number | undefined): void {
     const isOwn = this.#recovery.replan === 'light';
     if (isOwn) this.#prepare();
     this.watchCopies();
-    if (isWhole && isOwn) this.#watchDrift(results);
-    if (isWhole && !isOwn) this.#context.planner.batchTook(results);
+    const { isInference = false } = this.#context.options.subject.training;
+    if (isOwn && (smallerCount === undefined || isInference)) this.#watchDrift(results, smallerCount);
+    if (smallerCount === undefined && !isOwn) this.#context.planner.batchTook(results);
     this.#repartition();
   }
 
@@ -155,9 +159,9 @@ export class DecisionsAtLeisure {
   }
 
   /** Devices are judged by what they computed for a round, not by its time, which says nothing where rounds overlap. */
-  #watchDrift(results: Readonly<Record<string, RoundResult>>): void {
+  #watchDrift(results: Readonly<Record<string, RoundResult>>, smallerCount: number | undefined): void {
     const { planner, state } = this.#context;
-    const drift = state.plan && planner.computed(results, state.plan);
+    const drift = state.plan && planner.computed(results, state.plan, smallerCount);
     if (drift !== undefined) this.drifted(drift);
     for (const [device, peer] of planner.linksToMeasure(this.#devices()))
       this.#context.send(device, message('measure-link', { peer }));

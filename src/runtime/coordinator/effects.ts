@@ -3,7 +3,7 @@
 
 import { stalenessOf } from '../../schedule/staleness.ts';
 import { message } from '../protocol/messages.ts';
-import { isUsualRound } from '../protocol/round-batch.ts';
+import { batchAt, isUsualRound } from '../protocol/round-batch.ts';
 import { sampleMs } from './answer-checks.ts';
 import type { BatchTimer } from './batch-timer.ts';
 import type { CoordinatorContext } from './context.ts';
@@ -52,7 +52,8 @@ const handlers: {
     const { machine, hooks } = context.options;
     timer.batchCame();
     presence.committed(round);
-    decisions.committed(results, isUsualRound(machine, round));
+    const { sampleCount } = batchAt(machine, round);
+    decisions.committed(results, isUsualRound(machine, round) ? undefined : sampleCount);
     hooks.onCommitted(round, loss, correctCount, learningRate, results);
     const outputs = context.results?.take(round);
     if (outputs !== undefined) hooks.onResults?.(round, outputs);

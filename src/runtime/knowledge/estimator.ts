@@ -95,6 +95,16 @@ function predictedWork(profile: Profile, plan: PlanLayout, cluster: Cluster): Re
   );
 }
 
+/** What devices of a plan report of a whole round, by the profile. */
+export function wholeRounds(profile: Profile, plan: PlanLayout, cluster: Cluster): ReadonlyMap<string, DeviceRound> {
+  return new Map(
+    [...predictedWork(profile, plan, cluster)].map(([device, { computeMs, wakesMs, transferMs, reduceMs }]) => {
+      const linksMs = wakesMs + transferMs + reduceMs;
+      return [device, { busyMs: computeMs, processMs: computeMs + linksMs, linksMs, reducingMs: reduceMs }] as const;
+    }),
+  );
+}
+
 /** Passes of a device in a round: one that is cut counts once. */
 function passesOf(device: DeviceProgram | undefined): number {
   return device?.instructions.filter((step) => isPass(step) && isLastPiece(step, device)).length ?? 0;

@@ -17,12 +17,14 @@ import { CapacityWatch } from './capacity-watch.ts';
 import { CopyPace } from './copy-pace.ts';
 import { DeviceKnowledge } from './device-knowledge.ts';
 import { DriftWatch } from './drift.ts';
+import { wholeRounds } from './estimator.ts';
 import type { LoweredBudget } from './memory-budgets.ts';
 import { type LayoutsKnown, planAfterLoss, planByCapacity, type Repartition, withCopiesOf } from './plan-after-loss.ts';
 import type { PlanningOptions } from './planning-options.ts';
 import { CoolDown, isWorthwhile } from './reconsider.ts';
 import { devicesOf, withNames, withPresent } from './renamed-plan.ts';
 import { Reserve } from './reserve.ts';
+import { SmallerRounds } from './smaller-rounds.ts';
 
 /** Rounds between copies if no profile gives their cost. */
 const unprofiledCopyEvery = 10;
@@ -55,6 +57,7 @@ export class LayoutPlanner {
   readonly #known: DeviceKnowledge;
   readonly #coolDown = new CoolDown();
   readonly #driftWatch: DriftWatch;
+  readonly #smallerRounds = new SmallerRounds();
   readonly #copyPace: CopyPace;
   readonly #reserve = new Reserve();
   readonly #layouts: LayoutsKnown;
@@ -122,6 +125,7 @@ export class LayoutPlanner {
   /** A new layout begins, with `copyEvery` rounds between copies: measurements of the one before do not hold for it. */
   begin(plan: Plan, copyEvery: number): void {
     this.#driftWatch.begin();
+    this.#smallerRounds.begin();
     this.#layouts.capacities.layoutBegins();
     this.#isChecked = false;
     const nowMs = this.#options.clock.now();
@@ -249,18 +253,20 @@ export class LayoutPlanner {
   /**
    * Notes how long a round took. From time to time this corrects the devices' times, and the profile is announced
    * again, the first time with the round time that it predicts. If another plan may now be better, returns the devices
-   * and links that have become much slower or faster, which may be none.
+   * and links that have become much slower or faster, which may be none. `smallerCount`: the round's samples, where
+   * they are fewer than a batch has.
    */
-  computed(results: Readonly<Record<string, RoundResult>>, plan: Plan): Drift | undefined {
-    const devices = [...new Set(plan.stages.flatMap((stage) => stage.devices))];
+  computed(results: Readonly<Record<string, RoundResult>>, plan: Plan, smallerCount?: number): Drift | undefined {
+    const devices = devicesOf(plan);
     // Without re-planning, rounds are not recorded.
-    if (this.#options.planAgain === undefined || !this.#known.isProfiled(devices) || !this.#driftWatch.add(results))
-      return undefined;
-    const { profile, factors, links, changes } = this.#driftWatch.look(
-      this.#known.profile(devices),
-      plan,
-      this.#known.cluster(devices),
-    );
+    if (this.#options.planAgain === undefined || !this.#known.isProfiled(devices)) return undefined;
+    const known = () => [this.#known.profile(devices), plan, this.#known.cluster(devices)] as const;
+    const whole =
+      smallerCount === undefined
+        ? results
+        : this.#smallerRounds.asWhole(smallerCount, results, () => wholeRounds(...known()));
+    if (whole === undefined || !this.#driftWatch.add(whole)) return undefined;
+    const { profile, factors, links, changes } = this.#driftWatch.look(...known());
     if (links.length > 0) this.#reserve.outdate();
     const corrected = Object.keys(factors);
     for (const device of corrected) if (this.#known.correct(device, profile.devices[device])) this.#reserve.outdate();

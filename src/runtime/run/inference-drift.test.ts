@@ -20,7 +20,8 @@ import { InferenceRounds } from './inference-rounds.ts';
 
 /** Seven layers that take no time. What devices say that they computed is made up. */
 const net: TestNet = { graph: inferenceMode(chainOfLinears(6).graph), loss: 'mse', classCount: 0 };
-const subject = subjectOf(net, 4, { isInference: true });
+const batchSize = 4;
+const subject = subjectOf(net, batchSize, { isInference: true });
 const layerCount = subject.sequence.layers.length;
 /** A round takes a device so long in each layer, as profiled; a way to the coordinator takes much longer. */
 const [layerMs, latencyMs] = [100, 1000];
@@ -43,10 +44,18 @@ const planOf = (profile: Profile, cluster: Cluster): Plan =>
     ...{ profile, cluster, planner: 'pipeedge', objective: 'throughput', batchSize: 4, microBatchSize: 4 },
   });
 
+/** Of a round of fewer samples than a batch, a device takes this part of what it takes for a whole one. */
+const smallerPart = 0.7;
+
 /** Devices that say what they have computed by the layout; b takes longer in each layer from some round on. */
 class MadeUpDevices {
+  readonly #part: number;
   #layout: PlanLayout | undefined;
   latestRound = 0;
+
+  constructor(sampleCount: number) {
+    this.#part = sampleCount === batchSize ? 1 : smallerPart;
+  }
 
   observe(event: RunEvent): void {
     if (event.kind === 'deployment') this.#layout = event.plan;
@@ -57,7 +66,8 @@ class MadeUpDevices {
     // It is asked once for each round.
     const busyMs = (): number => {
       const [first, end] = this.#layout?.stages.find(({ devices }) => devices.includes(device))?.layers ?? [0, 0];
-      totalMs += (end - first) * layerMs * (device === 'b' && this.latestRound >= slowFromRound ? slowFactor : 1);
+      const usualMs = (end - first) * layerMs * this.#part;
+      totalMs += usualMs * (device === 'b' && this.latestRound >= slowFromRound ? slowFactor : 1);
       return totalMs;
     };
     return Object.assign(createReferenceEngine(), { busyMs });
@@ -80,7 +90,11 @@ function runOf(clock: Clock, rounds: InferenceRounds, devices: MadeUpDevices): M
 }
 
 /** Asks six times at once; returns the rounds in the order of their answers. */
-async function askAll(rounds: InferenceRounds, devices: MadeUpDevices): Promise<readonly number[]> {
+async function askAll(
+  rounds: InferenceRounds,
+  devices: MadeUpDevices,
+  sampleCount: number,
+): Promise<readonly number[]> {
   const { inputs } = batches(net, subject)(0);
   const names = net.graph.inputs.map(({ name }, index) => [name, inputs[index] ?? assert.fail(name)] as const);
   const wanted = [...evaluateGraph(net.graph, new Map(names)).values()][0]?.data as Float32Array;
@@ -89,9 +103,10 @@ async function askAll(rounds: InferenceRounds, devices: MadeUpDevices): Promise<
     while (rounds.roundCount < roundCount) {
       const round = rounds.roundCount;
       devices.latestRound = round;
-      const [found] = await rounds.submit(inputs.map((value) => sliceSamples(value, 0, 0, 4)));
+      const [found] = await rounds.submit(inputs.map((value) => sliceSamples(value, 0, 0, sampleCount)));
       order.push(round);
-      for (const [at, value] of wanted.entries())
+      assert.equal(found?.data.length, (wanted.length * sampleCount) / batchSize);
+      for (const [at, value] of wanted.subarray(0, found?.data.length).entries())
         assert.ok(Math.abs(Number(found?.data[at]) - value) <= 1e-5 * Math.max(...wanted.map(Math.abs)), `${round}`);
     }
   };
@@ -100,12 +115,18 @@ async function askAll(rounds: InferenceRounds, devices: MadeUpDevices): Promise<
   return order;
 }
 
-test('a device becomes three times slower: layers move, and every request is answered', async () => {
+for (const sampleCount of [batchSize, 2]) {
+  const requests = `requests of ${sampleCount} of ${batchSize} samples`;
+  test(`${requests}: a device becomes three times slower: layers move, and every request is answered`, () =>
+    slowedRun(sampleCount));
+}
+
+async function slowedRun(sampleCount: number): Promise<void> {
   const clock = createVirtualClock();
   const rounds = new InferenceRounds();
-  const devices = new MadeUpDevices();
+  const devices = new MadeUpDevices(sampleCount);
   const cluster = await startCluster(runOf(clock, rounds, devices));
-  const [order] = await clock.runUntil(Promise.all([askAll(rounds, devices), cluster.coordinator.end]));
+  const [order] = await clock.runUntil(Promise.all([askAll(rounds, devices, sampleCount), cluster.coordinator.end]));
   assert.deepEqual(
     order,
     Array.from({ length: roundCount }, (_, round) => round),
@@ -122,4 +143,4 @@ test('a device becomes three times slower: layers move, and every request is ans
   // One layer of b takes as long as three of a or c.
   assert.deepEqual(layouts[1], ['a: 3', 'b: 1', 'c: 3']);
   await clock.runUntil(cluster.workersEnd());
-});
+}
