@@ -4,7 +4,7 @@
 import { create } from '@bufbuild/protobuf';
 
 import { type Attribute, type Attributes, int, tensorAttribute } from '../graph.ts';
-import { type Tensor, wrap } from '../tensor.ts';
+import { elementCount, type Tensor, wrap } from '../tensor.ts';
 import type { DecodedModel } from './decode.ts';
 import { patchGraph, patchNode } from './encode.ts';
 import {
@@ -30,7 +30,9 @@ const typeAttributes: ReadonlySet<string> = new Set(['dtype', 'output_dtype', 't
  * the model itself, in which float64 is a detail of a formula.
  */
 export function inFloat32(model: DecodedModel): DecodedModel {
-  if (![...model.initializers.values()].some(({ type, data }) => type === 'float64' && data.length > 1)) return model;
+  // Their elements are not looked at: those of large models are left in files.
+  if (![...model.initializers.values()].some(({ type, shape }) => type === 'float64' && elementCount(shape) > 1))
+    return model;
   const value = <T extends { readonly type: string }>(info: T): T =>
     info.type === 'float64' ? { ...info, type: 'float32' } : info;
   return {

@@ -1,7 +1,7 @@
 // Models whose weights are outside: what is read of their files, and when.
 
 import assert from 'node:assert/strict';
-import { readdirSync, truncateSync } from 'node:fs';
+import { readdirSync, readFileSync, truncateSync } from 'node:fs';
 import { join } from 'node:path';
 import { test } from 'node:test';
 import { defined } from '../../assert.ts';
@@ -9,6 +9,7 @@ import { createComputeThread } from '../../engine/node/compute-thread.ts';
 import { InputError } from '../../errors.ts';
 import { evaluateGraph } from '../../graph/evaluate.ts';
 import { layers } from '../../graph/layers.ts';
+import { importModel } from '../../graph/onnx/import.ts';
 import { inferenceMode } from '../../graph/onnx/modes.ts';
 import { type ElementArray, filePlace, isUnread, type Tensor, tensor } from '../../graph/tensor.ts';
 import { buildModel } from '../../models/zoo.ts';
@@ -41,6 +42,26 @@ test('large weights stay in their file, and are read one by one when a device ge
   assert.deepEqual(entries.map(({ name }) => name).sort(), [...graph.parameters, ...graph.buffers].sort());
   for (const { name, value } of entries) assert.deepEqual(value.data, graph.initializers.get(name)?.data, name);
   assert.ok(large.every((name) => isUnread(loaded.initializers.get(name) as Tensor)));
+});
+
+test('no large weight is read before a device gets it: all of them together may be more than memory holds', () => {
+  const path = join(folder, 'counted.onnx');
+  writeExternalModel(path, graph);
+  const bytes = readFileSync(`${path}.data`);
+  const lengths: number[] = [];
+  const imported = importModel(readFileSync(path), {
+    leavesLarge: true,
+    loadExternal: (_file, offset, length = bytes.length - offset) => {
+      lengths.push(length);
+      return bytes.subarray(offset, offset + length);
+    },
+  });
+  const sequence = layers(inferenceMode(imported.graph));
+  assert.ok(Math.max(...lengths) < 2 ** 16, `${lengths}`);
+  const [first] = large;
+  const weights = graphWeights(sequence).entries([0, sequence.layers.length]);
+  for (const { name, value } of weights) if (name === first) assert.ok(value.data.length > 0);
+  assert.ok(Math.max(...lengths) >= 2 ** 16);
 });
 
 test('a file that is cut off is refused when the model is loaded', async () => {
