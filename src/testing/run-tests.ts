@@ -13,9 +13,9 @@ const timeoutMs = 600_000;
 /** Files at a time, on a machine with two cores: the third computes while others wait for processes and time-outs. */
 const concurrency = 3;
 /** Files whose tests measure what processes of their own take or get, with both cores: one at a time. */
-const alone = /\/(?:cli\/(?:quickstart|infer-faults\.long)|lab\/\w+)\.test\.js$/;
+const alone = /\/(?:cli\/(?:quickstart|infer-faults\.long)|lab\/[\w.]+)\.test\.js$/;
 
-/** Files that take minutes: clusters of processes that are killed, browsers, the examples. */
+/** Files that take minutes: clusters of processes that are killed, browsers, labs, the examples. */
 const long = /\.long\.test\.js$/;
 
 /**
